@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from pidlease import __version__
 from pidlease.coordination.name_bindings import NamesError
@@ -245,6 +246,15 @@ class App:
         await security.start()
         self._security = security
 
+    def _secure_http(self, app: FastAPI) -> None:
+        if self._security is None:
+            return
+        from proxy.http.access.http_access import HttpAccess  # noqa: PLC0415
+        from proxy.http.access.route_rights import RouteRights  # noqa: PLC0415
+
+        rights = RouteRights(self._settings.stream_prefix)
+        wrap(app, partial(HttpAccess, security=self._security, rights=rights))
+
     def _chosen_backend(self) -> type[Backend]:
         if self._settings.log != "kafka":
             return EmbeddedBackend
@@ -297,8 +307,14 @@ class App:
             streams_config(self._settings),
         )  # fmt: skip
         self._http_api.start()
+        self._secure_http(app)
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
+        config = http_config(app, _HTTP_STOP_SECONDS)
+        security = self._security
+        if security is not None and security.config.http.tls and security.certificates is not None:
+            config.load()
+            config.ssl = security.certificates.context
+        self._http = uvicorn.Server(config)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http_task = asyncio.create_task(self._http._serve(listeners))

@@ -5,6 +5,7 @@ cannot be reached. An unknown key id causes a read at most every few seconds.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -136,6 +137,11 @@ class TokenValidator:
             raise TokenError("the token is signed by a key that the issuer does not list") from None
 
     @property
+    def skew_seconds(self) -> float:
+        """How far clocks may be apart."""
+        return self._config.skew_seconds
+
+    @property
     def _age(self) -> float:
         return self._clock() - self._read_at
 
@@ -163,7 +169,10 @@ def _keys(body: bytes) -> dict[str, jwt.PyJWK]:
         jwt.PyJWTError: there is no usable key in it.
     """
     found = {}
-    keys = jwt.PyJWKSet.from_json(body.decode()).keys
+    listed = json.loads(body)
+    if not isinstance(listed, dict) or not isinstance(listed.get("keys"), list):
+        raise ValueError("not a JSON object with keys")  # noqa: TRY004 - as for other broken bodies
+    keys = jwt.PyJWKSet.from_dict(listed).keys
     for key in keys[:_KEYS_MAX]:
         if key.public_key_use in (None, "sig") and key.algorithm_name in ALGORITHMS:
             found[key.key_id or ""] = key

@@ -16,7 +16,7 @@ _PREFIXED, _DENY = Pattern.PREFIXED, Permission.DENY
 _HOST = "10.0.0.1"
 
 
-@pytest.mark.parametrize("acls, operation, name, expected", [
+@pytest.mark.parametrize(("acls", "operation", "name", "expected"), [
     ([], _OP.READ, "t", None),
     ([allow("bob", _OP.READ, _T, "t")], _OP.READ, "t", False),
     ([allow("alice", _OP.READ, _T, "t")], _OP.READ, "t", True),
@@ -52,7 +52,7 @@ def test_decisions(acls: list[Acl], operation: Operation, name: str, expected: b
     assert AclIndex(acls).decide("User:alice", _HOST, operation, _T, name) is expected
 
 
-@pytest.mark.parametrize("acls, expected", [
+@pytest.mark.parametrize(("acls", "expected"), [
     ([], None),
     ([allow("alice", _OP.WRITE, _T, "t")], True),
     ([allow("bob", _OP.WRITE, _T, "t")], None),

@@ -72,14 +72,14 @@ async def test_the_template_of_the_last_produce_obeys_a_revocation(tmp_path: Pat
 
 
 async def test_without_acls_the_template_is_the_usual_one(tmp_path: Path) -> None:
-    async with secured(tmp_path, SecurityConfig(kafka=LOGIN)) as running:
-        async with await running.login("alice") as alice:
-            await alice.create("t")
-            for _ in range(3):
-                await alice.produce("t", batch([b"a"]))
-            repeated = _of(running, "alice").repeated
-            assert repeated is not None
-            assert not isinstance(repeated, _GuardedProduce)
+    config = SecurityConfig(kafka=LOGIN)
+    async with secured(tmp_path, config) as running, await running.login("alice") as alice:
+        await alice.create("t")
+        for _ in range(3):
+            await alice.produce("t", batch([b"a"]))
+        repeated = _of(running, "alice").repeated
+        assert repeated is not None
+        assert not isinstance(repeated, _GuardedProduce)
 
 
 async def test_a_fetch_that_waits_ends_with_a_revocation(tmp_path: Path) -> None:
@@ -121,15 +121,16 @@ async def test_metadata_shows_only_what_a_client_may_see(tmp_path: Path) -> None
 
 async def test_metadata_creates_nothing_without_the_right(tmp_path: Path) -> None:
     see_all = allow("alice", _OP.DESCRIBE, _T, "*")
-    async with secured(tmp_path, _ACLS, [see_all]) as running:
-        async with await running.login("alice") as alice:
-            body = await alice.metadata("new", create=True)
-            assert body.topics[0].error_code == _REFUSED
-            assert "new" not in running.server.engine.topics
-            await running.set_acls(see_all, allow("alice", _OP.CREATE, _C, "kafka-cluster"))
-            body = await alice.metadata("new", create=True)
-            assert body.topics[0].error_code == 0
-            assert "new" in running.server.engine.topics
+    create = allow("alice", _OP.CREATE, _C, "kafka-cluster")
+    running_with = secured(tmp_path, _ACLS, [see_all])
+    async with running_with as running, await running.login("alice") as alice:
+        body = await alice.metadata("new", create=True)
+        assert body.topics[0].error_code == _REFUSED
+        assert "new" not in running.server.engine.topics
+        await running.set_acls(see_all, create)
+        body = await alice.metadata("new", create=True)
+        assert body.topics[0].error_code == 0
+        assert "new" in running.server.engine.topics
 
 
 async def test_topics_are_deleted_by_id_only_with_the_right(tmp_path: Path) -> None:
@@ -299,5 +300,3 @@ async def test_a_group_is_refused_as_a_whole(tmp_path: Path) -> None:
                 await root.call(8, 9, **commit)
             listed = await alice.call(16, 4)
             assert [each.group_id for each in listed.groups] == ["g"]
-
-

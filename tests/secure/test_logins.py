@@ -3,12 +3,14 @@
 import asyncio
 import struct
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from scramp import ScramClient
 
 from pidlease.kafka.api import API_METADATA
 from proxy.kafka.access import secure_listener
+from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
 from proxy.security.security_config import SecurityConfig
@@ -45,7 +47,9 @@ async def test_a_user_logs_in_and_produces(tmp_path: Path, mechanism: str) -> No
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("user, password", [("alice", "wrong"), ("nobody", "wrong"), ("bob", "x")])
+@pytest.mark.parametrize(
+    ("user", "password"), [("alice", "wrong"), ("nobody", "wrong"), ("bob", "x")]
+)
 async def test_a_wrong_login_gets_the_same_answer_for_all(
     tmp_path: Path, user: str, password: str
 ) -> None:
@@ -91,13 +95,19 @@ async def test_nothing_else_is_served_before_the_login(tmp_path: Path, step: str
     """Attack 1: every API key and version, before and between the steps of a login."""
     async with secured(tmp_path, _LOGINS) as running:
         seen: list[int] = []
-        answer, produce = running.server.door._apis.answer, running.server.door._apis.produce
-        running.server.door._apis.answer = (  # type: ignore[method-assign]
-            lambda slot, header, frame: (seen.append(header.api_key), answer(slot, header, frame))[1]
-        )
-        running.server.door._apis.produce = (  # type: ignore[method-assign]
-            lambda slot, header, frame: (seen.append(header.api_key), produce(slot, header, frame))[1]
-        )
+        apis = running.server.door._apis
+
+        def spy_on(name: str) -> None:
+            handle = getattr(apis, name)
+
+            def spy(slot: Any, header: Any, frame: bytearray) -> Any:
+                seen.append(header.api_key)
+                return handle(slot, header, frame)
+
+            setattr(apis, name, spy)
+
+        spy_on("answer")
+        spy_on("produce")
         for key in _KEYS:
             low, high = SERVED_VERSIONS.get(key, (0, 1))
             for version in range(low, high + 1):
@@ -168,8 +178,9 @@ async def test_a_connection_that_ends_during_a_step_leaves_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("message", [
-    b"", b"alice\0alice-secret", b"bob\0alice\0alice-secret", b"\0alice\0", b"\0alice\0alice-secret\0",
-    b"\xff\0a\0b", b"\0nobody\0alice-secret", b"\0alice\0bob-secret",
+    b"", b"alice\0alice-secret", b"bob\0alice\0alice-secret", b"\0alice\0",
+    b"\0alice\0alice-secret\0", b"\xff\0a\0b", b"\0nobody\0alice-secret",
+    b"\0alice\0bob-secret",
 ])  # fmt: skip
 async def test_plain_refuses(tmp_path: Path, message: bytes) -> None:
     config = SecurityConfig(kafka=LOGIN, mechanisms=("PLAIN",))
@@ -234,8 +245,7 @@ async def test_a_flood_without_logins_is_bounded(
     async with secured(tmp_path, _LOGINS) as running:
         flood: list[WireClient] = []
         async with await running.login("alice") as alice:
-            for _ in range(60):
-                flood.append(await running.connect())
+            flood += [await running.connect() for _ in range(60)]
             await alice.create("t")
             async with await running.login("bob") as bob:
                 assert (await bob.metadata("t")).topics
@@ -260,7 +270,7 @@ async def test_a_session_ends_and_may_be_renewed(tmp_path: Path) -> None:
     """KIP-368: the client learns the lifetime, logs in again in time, and else is closed."""
     config = SecurityConfig(kafka=LOGIN, reauth_seconds=3600)
     async with secured(tmp_path, config) as running, await running.login("alice") as client:
-        connection = next(iter(running.server.door.connections))
+        connection = cast(SecureConnection, next(iter(running.server.door.connections)))
         assert 0 < connection._expires < float("inf")
         before = connection._expires
         assert await scram(client, "alice", PASSWORDS["alice"]) == 0
@@ -271,7 +281,9 @@ async def test_a_session_ends_and_may_be_renewed(tmp_path: Path) -> None:
         assert await client.is_closed()
 
 
-@pytest.mark.parametrize("user, mechanism", [("bob", "SCRAM-SHA-256"), ("alice", "SCRAM-SHA-512")])
+@pytest.mark.parametrize(
+    ("user", "mechanism"), [("bob", "SCRAM-SHA-256"), ("alice", "SCRAM-SHA-512")]
+)
 async def test_a_renewal_changes_neither_user_nor_mechanism(
     tmp_path: Path, user: str, mechanism: str
 ) -> None:
@@ -311,4 +323,3 @@ async def test_without_acls_only_super_users_change_users(tmp_path: Path) -> Non
             body = await root.call(51, 0, deletions=deletions, upsertions=[])
             assert [int(each.error_code) for each in body.results] == [0]
         assert ("bob", "SCRAM-SHA-256") not in running.security.credentials
-

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ from pidlease.kafka.codec.messages import read_request
 from pidlease.kafka.codec.primitives import read_request_header
 from proxy.kafka.access.refused_responses import refused_response
 from proxy.kafka.access.request_rights import RULES
-from proxy.kafka.access.secured_apis import SecuredApis, secured_versions
 from proxy.kafka.access.secure_connection import SecureConnection
+from proxy.kafka.access.secured_apis import SecuredApis, secured_versions
 from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.served_versions import _FORWARDED, SERVED_VERSIONS
-from proxy.security.acls import Acl, Operation, Pattern, Permission, ResourceKind
+from proxy.security.acls import Acl, Operation, Permission, ResourceKind
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer, Caller
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
@@ -164,7 +163,7 @@ def _codes(entity: Any) -> Iterator[int]:
                 yield from _codes(each)
 
 
-@pytest.mark.parametrize("key, version", _CASES)
+@pytest.mark.parametrize(("key", "version"), _CASES)
 async def test_without_any_right(key: int, version: int) -> None:
     """Attack 2: refused with Kafka's error, and nothing reaches the log or Kafka."""
     apis, inner, security = _apis()
@@ -201,10 +200,8 @@ async def test_each_right_is_needed(key: int) -> None:
 @pytest.mark.parametrize("key", sorted(NEEDS))
 async def test_a_denial_wins(key: int) -> None:
     needs = NEEDS[key][1]
-    everything = [allow("*", _OP.ALL, kind, name, pattern=pattern)
-                  for kind, name, pattern in ((_T, "*", Pattern.LITERAL), (_G, "*", Pattern.LITERAL),
-                                              (_X, "*", Pattern.LITERAL),
-                                              (_C, _CLUSTER, Pattern.LITERAL))]  # fmt: skip
+    names = {_T: "*", _G: "*", _X: "*", _C: _CLUSTER}
+    everything = [allow("*", _OP.ALL, kind, name) for kind, name in names.items()]
     for each in needs:
         denied = allow("alice", *each, permission=Permission.DENY)
         if key == api.API_INIT_PRODUCER_ID:

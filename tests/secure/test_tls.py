@@ -244,7 +244,7 @@ def _encrypted(pki: Pki, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("rules, name, user", [
+@pytest.mark.parametrize(("rules", "name", "user"), [
     ("DEFAULT", "CN=a,OU=b", "CN=a,OU=b"),
     ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "CN=a,OU=ServiceUsers,O=x", "a"),
     ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "CN=a,OU=Others", None),

@@ -39,7 +39,9 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 #: What is not repeated although the request has a field of this name.
 _LEFT_OUT: Final = frozenset(("configs", "members", "producer_id", "producer_epoch"))
 #: The fields of a row that are the whole element of the request: a name, an id, or a number.
-_ELEMENT: Final = frozenset(("name", "user", "group_id", "key", "transactional_id", "partition_index"))
+_ELEMENT: Final = frozenset(
+    ("name", "user", "group_id", "key", "transactional_id", "partition_index")
+)
 #: Stands for the schema's default.
 _DEFAULT: Final = object()
 _NOTHING: Final[Mapping[type, object]] = {

@@ -11,7 +11,7 @@ import enum
 import time
 from collections.abc import Coroutine
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -23,9 +23,6 @@ from proxy.security.password_check import TooManyLoginsError
 from proxy.security.scram_exchange import LoginRefusedError, ScramExchange
 from proxy.security.security import Security, principal_of
 from proxy.security.token_validator import TOKEN_BYTES_MAX, TokenError
-
-if TYPE_CHECKING:
-    from proxy.kafka.access.secure_connection import SecureConnection
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -56,6 +53,27 @@ class LoggedIn(NamedTuple):
     expires: float
 
 
+class LoginConnection(Protocol):
+    """A connection, as its login uses it."""
+
+    host: str
+
+    def begin_exchange(self) -> None:
+        """Accept only the steps of a login until it is complete."""
+
+    def logged_in(self, result: LoggedIn) -> None:
+        """Accept all requests from now on."""
+
+    def hold(self) -> None:
+        """Handle no further request until `release`."""
+
+    def release(self) -> None:
+        """Handle requests again."""
+
+    def finish(self) -> None:
+        """Stop reading, and close the connection when all responses are sent."""
+
+
 class SaslLogin:
     """The login of one connection.
 
@@ -64,7 +82,7 @@ class SaslLogin:
         connection: gets the result.
     """
 
-    def __init__(self, security: Security, connection: "SecureConnection") -> None:
+    def __init__(self, security: Security, connection: LoginConnection) -> None:
         self._security: Final = security
         self._connection: Final = connection
         self.state = LoginState.START
