@@ -37,7 +37,7 @@ from pidlease.engine.topics.topic_table import (
 )
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.storage.errors import LogStoppedError
-from proxy.http.access.current_caller import NotAuthorizedError
+from proxy.http.current_caller import NotAuthorizedError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1

@@ -16,7 +16,7 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
-from proxy.http.access.current_caller import require_lease
+from proxy.http.current_caller import require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.openapi import JSON_BODY, refusals
 

@@ -33,7 +33,7 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.http.access.current_caller import require_create
+from proxy.http.current_caller import require_create
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended

@@ -37,7 +37,7 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.access.current_caller import may_see, require_create
+from proxy.http.current_caller import may_see, require_create
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 

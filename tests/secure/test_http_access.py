@@ -224,7 +224,8 @@ async def test_wrong_logins(tmp_path: Path, header: str) -> None:
         assert (body["code"], body["detail"]) == (
             "login_required", "the request needs a valid login",
         )  # fmt: skip
-        two = [("Authorization", "Basic " + base64.b64encode(b"alice:alice-secret").decode())] * 2
+        right = base64.b64encode(b"alice:alice-secret").decode()
+        two = [("Authorization", f"Basic {right}")] * 2
         assert (await client.get("/v1/topics", headers=two)).status_code == 401
         assert (await client.get("/v1/topics", headers=two[:1])).status_code == 200
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.http_api.problems import Problem
-from proxy.http.access.current_caller import CALLER, HttpCaller, no_right_to
+from proxy.http.current_caller import CALLER, HttpCaller, no_right_to
 from proxy.http.access.route_rights import Needs, RouteRights
 from proxy.http.errors import refusal
 from proxy.http.http_protocol import PEER_CERTIFICATE

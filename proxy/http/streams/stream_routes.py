@@ -33,7 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
-from proxy.http.access.current_caller import require
+from proxy.http.current_caller import require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
