@@ -228,6 +228,13 @@ LEASED: Final = (
         (NAMING,),
     ),
     Mutant(
+        "a snapshot's row takes the place of a lease",
+        "pidlease/engine/leases/lease_table.py",
+        "            if block.granted_ms[index] != _NONE:\n                continue\n",
+        "",
+        (LEASING,),
+    ),
+    Mutant(
         "a PID is known by its number alone",
         "pidlease/engine/leases/lease_table.py",
         "return block.policies[index] != pid >> POLICY_SHIFT",
