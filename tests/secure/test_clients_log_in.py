@@ -164,9 +164,7 @@ def _poll(consumer: Consumer, found: list[bytes]) -> bool:
 @pytest.mark.parametrize("mechanism", _MECHANISMS)
 async def test_aiokafka(running: Running, mechanism: str) -> None:
     value = f"aio {mechanism}".encode()
-    producer = AIOKafkaProducer(
-        **running.aiokafka("alice", mechanism, enable_idempotence=True)
-    )
+    producer = AIOKafkaProducer(**running.aiokafka("alice", mechanism, enable_idempotence=True))
     await producer.start()
     try:
         await producer.send_and_wait("t", value)
