@@ -27,7 +27,9 @@ _OTHER_VARIABLES = (
     "PIDLEASE_URL",
     "PIDLEASE_SERVERS",
     "PIDLEASE_FROM_PASSWORD",
-    "PIDLEASE_USER_PASSWORD", "PIDLEASE_USER", "PIDLEASE_PASSWORD",
+    "PIDLEASE_USER_PASSWORD",
+    "PIDLEASE_USER",
+    "PIDLEASE_PASSWORD",
 )
 #: Variables that Kubernetes and Docker set in all containers near a service called pidlease.
 _OF_A_SERVICE = re.compile(

@@ -1,4 +1,4 @@
-"""The client of the present HTTP request, for the routes whose rights depend on the body."""
+"""The client of the present HTTP request, for routes with rights that depend on the body."""
 
 from contextvars import ContextVar
 from typing import Final, NamedTuple

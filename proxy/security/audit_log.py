@@ -19,7 +19,7 @@ import structlog
 REPEAT_SECONDS: Final = 10.0
 #: Lines that wait for the thread. More are counted as lost.
 _QUEUE_MAX: Final = 10_000
-#: Different lines whose repeats are counted.
+#: Different lines with counts of their repeats.
 _KINDS_MAX: Final = 10_000
 #: The longest text of a field: names come from clients.
 _TEXT_MAX: Final = 256

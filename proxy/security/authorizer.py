@@ -13,7 +13,7 @@ OWN_PREFIX: Final = "pidlease/"
 
 
 class Caller(NamedTuple):
-    """Who sent a request.
+    """The client that sent a request.
 
     Attributes:
         principal: `User:NAME`.

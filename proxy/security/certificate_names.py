@@ -1,8 +1,8 @@
 """Principals of client certificates: `ssl.principal.mapping.rules` (KIP-371).
 
 Source: SslPrincipalMapper of Kafka's Java client. A rule is `DEFAULT`, or
-`RULE:PATTERN/REPLACEMENT/` with an optional `L` or `U` after it. The first rule whose pattern
-matches the whole distinguished name decides; the name is in RFC 2253's form.
+`RULE:PATTERN/REPLACEMENT/` with an optional `L` or `U` after it. The first rule with a
+pattern that matches the whole distinguished name decides; the name is in RFC 2253's form.
 """
 
 import re

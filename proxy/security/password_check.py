@@ -81,6 +81,6 @@ class PasswordCheck:
         return known or self._stand_ins.of(user, SHA_512)
 
     def _key(self, user: str, password: str) -> bytes:
-        """Return a key that tells nothing about the password, even to one who reads the memory."""
+        """Return a key from which the password cannot be guessed without this process's secret."""
         both = f"{len(user)}:{user}{password}".encode(errors="surrogatepass")
         return hmac.digest(self._secret, both, "sha256")

@@ -143,7 +143,7 @@ def credential_for(
 def verifies(credential: Credential, password: str) -> bool:
     """Whether a password is a credential's. It takes milliseconds: call it in a thread.
 
-    It takes the same time for all credentials, so that it does not tell which user exists.
+    It takes the same time for all credentials, so that no attacker learns which user exists.
     """
     mechanism = credential.mechanism
     rest = ITERATIONS_MAX - credential.iterations

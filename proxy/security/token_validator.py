@@ -18,7 +18,7 @@ from proxy.security.security_config import TokenConfig
 
 _log = structlog.get_logger(__name__)
 
-#: Only signatures with a public key: with an HMAC, who knows the public key could sign.
+#: Only signatures with a public key: with an HMAC, any client could sign by the public key.
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import ssl
 import subprocess
@@ -157,7 +156,7 @@ def test_librdkafka(running: Running, mechanism: str) -> None:
 def _poll(consumer: Consumer, found: list[bytes]) -> bool:
     message = consumer.poll(1.0)
     if message is not None and message.error() is None:
-        found.append(message.value())
+        found.append(message.value() or b"")
     return True
 
 
@@ -254,9 +253,10 @@ def test_a_stream_ends_when_its_right_is_revoked(running: Running) -> None:
                 path.write_bytes(before)
                 _until(lambda: alice.get("/v1/stream/live?offset=-1").status_code == 403)
                 root.post("/v1/stream/live", headers=text, content=b"after the revocation")
+                rest: list[str] = []
                 with pytest.raises(httpx.RemoteProtocolError):
-                    for line in lines:
-                        assert "after the revocation" not in line
+                    rest.extend(lines)
+                assert not any("after the revocation" in line for line in rest)
 
 
 def test_no_secret_is_shown(running: Running) -> None:
@@ -269,22 +269,7 @@ def test_no_secret_is_shown(running: Running) -> None:
     assert "alice: SCRAM-SHA-256 (10000 iterations), SCRAM-SHA-512" in texts[-1]
     files = [each for each in running.folder.rglob("*") if each.is_file()]
     assert any(each.name == "audit" for each in files)
-    for each in files:
-        texts.append(each.read_bytes().decode("latin-1"))
+    texts += [each.read_bytes().decode("latin-1") for each in files]
+    assert "Traceback" not in running.server.log_text()
     for secret in _SECRETS.values():
         assert not any(secret in text for text in texts)
-
-
-def test_users_command(tmp_path: Path, running: Running) -> None:
-    running.users("add", "carol", password="Carol-secret")
-    assert "carol" in running.users("list")
-    running.users("remove", "carol")
-    assert "carol" not in running.users("list")
-    for command, message in (
-        (("remove", "carol"), "there is no user carol"), (("add", "*"), "no name that a user"),
-        (("add", "x", "--iterations", "100"), "4096"),
-    ):  # fmt: skip
-        with pytest.raises(subprocess.CalledProcessError) as error:
-            running.users(*command, password="x")
-        assert error.value.returncode == 2
-        assert re.search(message, error.value.stderr), error.value.stderr

@@ -232,8 +232,14 @@ async def test_wrong_logins(tmp_path: Path, header: str) -> None:
 
 async def test_a_header_injects_no_principal(tmp_path: Path) -> None:
     """Attack 8: no header but Authorization says who a client is."""
-    forged = {"X-Forwarded-For": "10.0.0.1", "X-Forwarded-User": "root", "Forwarded": "for=1",
-              "X-Remote-User": "root", "Remote-User": "root", "X-SSL-Client-CN": "root"}  # fmt: skip
+    forged = {
+        "X-Forwarded-For": "10.0.0.1",
+        "X-Forwarded-User": "root",
+        "Forwarded": "for=1",
+        "X-Remote-User": "root",
+        "Remote-User": "root",
+        "X-SSL-Client-CN": "root",
+    }
     only_from = allow("alice", _OP.READ, _T, "t", host="10.0.0.1")
     async with _api(tmp_path, _ACLS, only_from) as api:
         async with api.client() as client:

@@ -110,7 +110,7 @@ def write_request(header: RequestHeader, frame: bytearray, request: Any) -> byte
     """Return a request with another body.
 
     Parameters:
-        frame: the request, whose header is kept.
+        frame: the request; its header is kept.
         request: the body, as kio's entity.
     """
     stream = io.BytesIO()

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.http_api.problems import Problem
-from proxy.http.current_caller import CALLER, HttpCaller, no_right_to
 from proxy.http.access.route_rights import Needs, RouteRights
+from proxy.http.current_caller import CALLER, HttpCaller, no_right_to
 from proxy.http.errors import refusal
 from proxy.http.http_protocol import PEER_CERTIFICATE
 from proxy.security.authorizer import Caller
@@ -30,7 +30,7 @@ class _Known(NamedTuple):
     """A known client.
 
     Attributes:
-        user: who gave a password; empty: the client is known otherwise.
+        user: the user that gave a password; empty: the client is known otherwise.
         expires: when the login ends, in s since 1970.
     """
 
@@ -113,7 +113,7 @@ class HttpAccess:
         try:
             await self._app(scope, receive, checked)
         except _RevokedError:
-            # uvicorn closes a connection whose response is not complete.
+            # uvicorn closes the connection, because its response is not complete.
             self._audit(known.caller, scope, "revoked")
         finally:
             CALLER.reset(token)
@@ -132,7 +132,7 @@ class HttpAccess:
         return any((user, each) in self._security.credentials
                    for each in ("SCRAM-SHA-512", "SCRAM-SHA-256"))  # fmt: skip
 
-    # ------------------------------------------------------------------ who it is
+    # ------------------------------------------------------------------ the client
 
     async def _known(self, scope: Scope) -> _Known | Response:
         """Return the client, or the response to one that is not known."""

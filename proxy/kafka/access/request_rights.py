@@ -84,12 +84,12 @@ class Rule(NamedTuple):
 
     Attributes:
         whole: what the request needs, by the request.
-        items: the request's array whose items are decided one by one, in its versions' names.
+        items: the request's array with items that are decided one by one; its names in all versions.
         item: what an item needs; None: nothing is known about it, so it may pass.
         answers: the response's array.
         hidden: removes from a response what the client may not see.
         together: whether one refused item refuses all others (OPERATION_NOT_ATTEMPTED).
-        own: what `SecuredApis` or `ProduceApi` checks itself; for people who read the matrix.
+        own: what `SecuredApis` or `ProduceApi` checks itself; for readers of the matrix.
         anyone: whether every client may send it.
     """
 

@@ -218,7 +218,7 @@ class SecuredApis:
             return self._inner.answer(slot, header, frame)
         if self._authorizer is None:
             if header.api_key in self._own:
-                # Without ACLs, there is nobody who could allow a change of users.
+                # Without ACLs, only a super user may change users.
                 if not self._is_super(slot):
                     return refused_response(header, read_request(header, frame), CLUSTER_REFUSED)
                 return self._answer_own(slot, header, frame)
