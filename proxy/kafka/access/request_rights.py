@@ -84,7 +84,7 @@ class Rule(NamedTuple):
 
     Attributes:
         whole: what the request needs, by the request.
-        items: the request's array with items that are decided one by one; its names in all versions.
+        items: the array with items that are decided one by one, by its names in all versions.
         item: what an item needs; None: nothing is known about it, so it may pass.
         answers: the response's array.
         hidden: removes from a response what the client may not see.

@@ -21,6 +21,8 @@ from proxy.security.certificate_names import distinguished_name
 from proxy.security.security import ANONYMOUS, Security, principal_of
 
 _FOREVER: Final = float("inf")
+#: Topics that a connection notes; the authorizer's cache has more.
+_TOPICS_NOTED_MAX: Final = 1000
 _ALLOWED: Final = {
     LoginState.START: (API_API_VERSIONS, API_SASL_HANDSHAKE),
     LoginState.EXCHANGE: (API_SASL_AUTHENTICATE,),
@@ -59,6 +61,10 @@ class SecureConnection(KafkaConnection):
         self.began: Final = monotonic()
         #: Whether the client logged in with a password.
         self.has_password = False
+        #: Topics that the client may write and read, while the ACLs are of the version.
+        self.may_write_to: set[str] = set()
+        self.may_read_from: set[str] = set()
+        self.rights_version: object = None
         self._expires = 0.0
         self._open = False
         self._held = False
@@ -94,6 +100,14 @@ class SecureConnection(KafkaConnection):
         self._open = True
         self.request_bytes_max = self._handler.request_bytes_max
         self._listener.known(self)
+
+    def renew_rights(self, version: object) -> None:
+        """Drop the noted rights if the ACLs have changed, or the client has very many."""
+        many = len(self.may_write_to) + len(self.may_read_from) > _TOPICS_NOTED_MAX
+        if self.rights_version is not version or many:
+            self.rights_version = version
+            self.may_write_to.clear()
+            self.may_read_from.clear()
 
     def is_expired(self, now: float) -> bool:
         """Whether the time of the login is over, by the monotonic clock."""

@@ -126,8 +126,15 @@ class Guard:
 
     def may_write(self, connection: KafkaConnection, topic: str) -> bool:
         """Whether a client may write to a topic."""
+        secured = cast(SecureConnection, connection)
+        if secured.rights_version is self._authorizer.version and topic in secured.may_write_to:
+            return True
         right = Right(Operation.WRITE, ResourceKind.TOPIC, topic)
-        return self._authorizer.permits(caller_of(connection), right)
+        if not self._authorizer.permits(caller_of(connection), right):
+            return False
+        secured.renew_rights(self._authorizer.version)
+        secured.may_write_to.add(topic)
+        return True
 
     def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
         """Whether a client may write with a transactional id."""
@@ -239,11 +246,15 @@ class SecuredApis:
 
     def _may_fetch(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bool:
         authorizer, caller = cast(Authorizer, self._authorizer), caller_of(slot.connection)
+        secured = cast(SecureConnection, slot.connection)
+        secured.renew_rights(authorizer.version)
         request = read_fetch_request(frame, header.body, header.version)
-        return all(
-            authorizer.allows(caller, Right(Operation.READ, ResourceKind.TOPIC, topic))
-            for topic, _ in request.topics
-        )
+        for topic, _ in request.topics:
+            if topic not in secured.may_read_from:
+                if not authorizer.allows(caller, Right(Operation.READ, ResourceKind.TOPIC, topic)):
+                    return False
+                secured.may_read_from.add(topic)
+        return True
 
     async def _decide_slowly(
         self, slot: Slot, header: RequestHeader, frame: bytearray
