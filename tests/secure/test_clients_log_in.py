@@ -16,20 +16,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka import admin as confluent_admin
 from typing_extensions import override
 
 from proxy.security.acls import Operation, ResourceKind
@@ -38,7 +25,9 @@ from tests.servers.authority import Authority, Certificate, needs_openssl
 from tests.servers.pidlease import PidleaseServer
 
 pytestmark = needs_openssl
-_T, _G, _C = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
+#: Its names, which have no types.
+_ADMIN: Final[Any] = confluent_admin
+_T, _G = ResourceKind.TOPIC, ResourceKind.GROUP
 _HANG_S: Final = 90.0
 _SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"}
 
@@ -245,30 +234,30 @@ def _replace(old: Certificate, new: Certificate) -> None:
 
 def test_acls_and_users_by_an_admin_client(running: Running) -> None:
     """As kafka-acls.sh and kafka-configs.sh send them."""
-    admin = AdminClient(running.librdkafka("root", "SCRAM-SHA-512"))
-    binding = AclBinding(
-        ResourceType.TOPIC, "by-", ResourcePatternType.PREFIXED, "User:dora", "*",
-        AclOperation.WRITE, AclPermissionType.ALLOW,
+    admin = _ADMIN.AdminClient(running.librdkafka("root", "SCRAM-SHA-512"))
+    binding = _ADMIN.AclBinding(
+        _ADMIN.ResourceType.TOPIC, "by-", _ADMIN.ResourcePatternType.PREFIXED, "User:dora", "*",
+        _ADMIN.AclOperation.WRITE, _ADMIN.AclPermissionType.ALLOW,
     )  # fmt: skip
     for future in admin.create_acls([binding]).values():
         future.result(_HANG_S)
-    every = AclBindingFilter(
-        ResourceType.TOPIC, None, ResourcePatternType.ANY, "User:dora", None, AclOperation.ANY,
-        AclPermissionType.ANY,
+    every = _ADMIN.AclBindingFilter(
+        _ADMIN.ResourceType.TOPIC, None, _ADMIN.ResourcePatternType.ANY, "User:dora", None,
+        _ADMIN.AclOperation.ANY, _ADMIN.AclPermissionType.ANY,
     )  # fmt: skip
     assert admin.describe_acls(every).result(_HANG_S) == [binding]
     secret = b"Dora-planted-secret"
-    new = UserScramCredentialUpsertion(
-        "dora", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192), secret
+    new = _ADMIN.UserScramCredentialUpsertion(
+        "dora", _ADMIN.ScramCredentialInfo(_ADMIN.ScramMechanism.SCRAM_SHA_256, 8192), secret
     )
     admin.alter_user_scram_credentials([new])["dora"].result(_HANG_S)
-    assert admin.create_topics([NewTopic("by-dora", 1)])["by-dora"].result(_HANG_S) is None
+    assert admin.create_topics([_ADMIN.NewTopic("by-dora", 1)])["by-dora"].result(_HANG_S) is None
     settings = {"sasl.password": secret.decode(), "acks": "all"}
     dora = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **settings))
     assert _produce(dora, "by-dora", b"x") is None
     described = admin.describe_user_scram_credentials(["dora"])["dora"].result(_HANG_S)
     assert [each.iterations for each in described.scram_credential_infos] == [8192]
-    gone = UserScramCredentialDeletion("dora", ScramMechanism.SCRAM_SHA_256)
+    gone = _ADMIN.UserScramCredentialDeletion("dora", _ADMIN.ScramMechanism.SCRAM_SHA_256)
     admin.alter_user_scram_credentials([gone])["dora"].result(_HANG_S)
     for removed in admin.delete_acls([every]).values():
         assert removed.result(_HANG_S) == [binding]
