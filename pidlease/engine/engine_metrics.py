@@ -37,7 +37,7 @@ def _partitions(engine: Engine) -> Iterator[Metric]:
     yield metrics.TOPICS_AWAITED.of(len(engine.awaited))
     yield metrics.TOPICS_UNSEEN.of(len(engine.unseen))
     yield metrics.PARTITIONS.of(len(partitions))
-    yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.log.stopped))
+    yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.stopped))
     yield metrics.PRODUCERS.of(sum(len(each.producers) for each in partitions))
     yield metrics.IN_FLIGHT.of(in_flight)
     yield metrics.PUSHED.of(persisted + failed + in_flight)

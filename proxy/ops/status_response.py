@@ -11,7 +11,7 @@ _PARTITIONS_MAX: Final = 1000
 
 def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
     """Return the number of stopped partitions, and at most `limit` of them with the reason."""
-    stopped = [partition for partition in engine.partitions() if partition.log.stopped]
+    stopped = [partition for partition in engine.partitions() if partition.stopped]
     return {
         "stopped_count": len(stopped),
         "stopped": [
@@ -75,7 +75,8 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
                 "readable_to": partition.readable_end,
                 "producers": len(partition.producers),
                 "in_flight": partition.in_flight,
-                "stopped": partition.log.stopped,
+                "stopped": partition.stopped,
+                **({"elsewhere": partition.elsewhere} if partition.elsewhere else {}),
             }
             for partition in partitions[:_PARTITIONS_MAX]
         ],
