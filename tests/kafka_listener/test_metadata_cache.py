@@ -11,14 +11,23 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from pidlease.kafka.codec.metadata import NODE_ID, BrokerAddress, topic_layout, write_head, write_tail
+from pidlease.kafka.codec.metadata import (
+    NODE_ID,
+    BrokerAddress,
+    topic_layout,
+    write_head,
+    write_tail,
+)
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 from tests.kafka_listener.messages import METADATA
 
 _write_head = partial(
-    write_head, cluster_id="id", brokers=[BrokerAddress(NODE_ID, "127.0.0.1", 9092)], controller=NODE_ID
+    write_head,
+    cluster_id="id",
+    brokers=[BrokerAddress(NODE_ID, "127.0.0.1", 9092)],
+    controller=NODE_ID,
 )
 
 
