@@ -313,6 +313,8 @@ class App:
             self._engine.ready = False
 
     async def _stop_http(self) -> None:
+        if self._http_api is not None:
+            await self._http_api.disconnect()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
             with suppress(asyncio.CancelledError):

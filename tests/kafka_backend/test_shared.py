@@ -5,9 +5,6 @@ they were told.
 """
 
 import json
-import os
-import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
