@@ -36,8 +36,8 @@ class SettingsError(Exception):
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 #: The routes that no stream may hide.
 _TAKEN_PATHS: Final = (
-    "/v1/leases/", "/v1/producers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
-    "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
+    "/v1/leases/", "/v1/producers/", "/v1/servers/", "/v1/status/", "/v1/topics/",
+    "/v1/topic-defaults/", "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
 )  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 

@@ -5,6 +5,8 @@ they were told.
 """
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,10 +18,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import get_on, loads_for
 from tests.crash.readback import Stored, consume
 from tests.crash.seeds import new_random
+from tests.kafka_backend.loads import HttpLoad
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
@@ -93,24 +97,45 @@ def pair(kafka: KafkaServer, zookeeper: ZooKeeperServer, tmp_path: Path) -> Iter
         yield Pair(kafka, a, b)
 
 
-def test_an_owner_is_killed(pair: Pair) -> None:
-    random = new_random("shared-kill")
-    topic = pair.topic(f"killed-{pair.a.kafka_port}")
+@pytest.mark.timeout(900)
+def test_faults_of_an_owner(pair: Pair) -> None:
+    """It is killed, suspended for longer than its session, and drained, under all kinds of load."""
+    random = new_random("shared-faults")
+    topic = pair.topic(f"faults-{pair.a.kafka_port}")
     loads = _loads(pair, topic, random)
     get_on(loads, within_s=_HANG_S)
+
     served, _ = pair.leaders(topic)
+    assert served
     pair.a.kill9()
     until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
     get_on(loads, within_s=_HANG_S)
     pair.a.start()
     until(lambda: all(pair.leaders(topic)), "both own some again")
     get_on(loads, within_s=_HANG_S)
+
+    os.kill(pair.a.pid, signal.SIGSTOP)
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
+    get_on(loads, within_s=_HANG_S)
+    os.kill(pair.a.pid, signal.SIGCONT)
+    until(lambda: all(pair.leaders(topic)), "both own some again")
+    get_on(loads, within_s=_HANG_S)
+    assert "stepping down from all partitions" in pair.a.log_text()
+
+    assert pair.a.stop() == 0
+    assert "drained slots_left=0" in pair.a.log_text().replace("               ", " ")
+    assert _served(pair.b, topic) == _PARTITIONS
+    get_on(loads, within_s=_HANG_S)
     stored = pair.read_back(topic, loads)
-    print(f"{served} partitions lost their owner; {len(stored)} records")
+    assert pair.b.metric("pidlease_partitions_taken_over_total") >= 3 * served
+    print(f"{served} partitions lost their owner three times; {len(stored)} records")
 
 
 def _loads(pair: Pair, topic: str, random: Random) -> list[Load]:
-    loads = loads_for(pair.bootstrap, topic, _PARTITIONS, random)
+    kafka = loads_for(pair.bootstrap, topic, _PARTITIONS, random)
+    leased = leased_loads_for(pair.b, pair.bootstrap, topic, _PARTITIONS, random)
+    http = HttpLoad(pair.b, topic, _PARTITIONS, Random(random.random()))
+    loads: list[Load] = [*kafka, *leased, http]
     for load in loads:
         load.start()
     return loads
