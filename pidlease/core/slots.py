@@ -111,7 +111,7 @@ def _divide(owners: list[int], members: Sequence[int], weights: Mapping[int, int
     target = -(-sum(weights.values()) // len(members))
     loads = {member: sum(weights[slot] for slot in slots) for member, slots in held.items()}
     for member, slots in held.items():
-        for slot in _spread(slots):
+        for slot in _spread(slots, loads[member] - target, loads[member]):
             if loads[member] - weights[slot] < target:
                 continue
             loads[member] -= weights[slot]
@@ -124,6 +124,12 @@ def _divide(owners: list[int], members: Sequence[int], weights: Mapping[int, int
         heapq.heappush(heap, (load + weights[slot], member))
 
 
-def _spread(slots: Sequence[int]) -> list[int]:
-    """Return slots in an order whose beginning is spread over all of them."""
-    return [*slots[1::2], *slots[0::2]]
+def _spread(slots: Sequence[int], surplus: int, load: int) -> list[int]:
+    """Return slots in an order that begins with as many, evenly spaced, as a surplus may need.
+
+    What is left is evenly spaced, too: the partitions of a topic lie in adjacent slots.
+    """
+    count = -(-len(slots) * max(surplus, 0) // load) if load else 0
+    first = {index * len(slots) // count for index in range(count)}
+    rest = (slot for index, slot in enumerate(slots) if index not in first)
+    return [*(slots[index] for index in sorted(first)), *rest]

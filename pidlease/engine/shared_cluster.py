@@ -32,6 +32,11 @@ from pidlease.storage.io_pool import IoPool
 _READ_SECONDS: Final = 1.0
 #: A member steps in for the decider after this time, for each older member.
 _RANK_SECONDS: Final = 1.0
+#: Nothing is sent to Kafka longer after it came: Kafka may have forgotten its producer by then, and
+#: would append it again.
+SUSPENDED_SECONDS: Final = 30.0
+#: How often it is noted that the process runs.
+_ALIVE_SECONDS: Final = 1.0
 #: How often a drain checks whether the last slot has moved.
 _DRAIN_POLL_SECONDS: Final = 0.02
 
@@ -93,13 +98,18 @@ class SharedCluster:
         self._wake: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._slots: Final = SharedCall(self._read_slots)
-        self._read_at = 0.0
+        #: When the last view was read, and when it was last tried to.
+        self._read_at = self._refreshed_at = seconds()
         self._unlike_since: float | None = None
         #: Whether another member may own this server's partitions: it does not hear from the
         #: coordinator, or was suspended.
         self.adrift = True
         #: Set when a server without --shared serves the cluster.
         self.lost: Final = asyncio.Event()
+        self._alive_at = seconds()
+        self._alive: asyncio.TimerHandle | None = None
+        #: Called when the process was suspended for long, before anything else is done.
+        self.on_suspended: Final[list[Callable[[], None]]] = []
         #: Called after each read of members and map, also if nothing has changed.
         self.on_read: Final[list[Callable[[], Awaitable[None]]]] = []
         #: Called when the map or the members have changed, or this server is adrift.
@@ -120,6 +130,20 @@ class SharedCluster:
         await self._pool.run(partial(self._members.join, self._own))
         await self._read()
         self._task = asyncio.create_task(self._run())
+        self.note_alive()
+
+    def note_alive(self) -> None:
+        """Note that the process runs, and again in a second."""
+        if self.was_suspended():
+            self._drift("this server was suspended")
+            for each in self.on_suspended:
+                each()
+        self._alive_at = self._seconds()
+        self._alive = asyncio.get_running_loop().call_later(_ALIVE_SECONDS, self.note_alive)
+
+    def was_suspended(self) -> bool:
+        """Return whether the process was suspended for long, and that is not noted yet."""
+        return self._seconds() - self._alive_at > SUSPENDED_SECONDS
 
     async def drain(self, seconds: float) -> None:
         """Let other members take over this one's slots; return when they have, or after a time."""
@@ -142,6 +166,8 @@ class SharedCluster:
     async def leave(self) -> None:
         """Stop being a member."""
         task, self._task = self._task, None
+        if self._alive is not None:
+            self._alive.cancel()
         if task is None:
             return
         task.cancel()
@@ -159,28 +185,39 @@ class SharedCluster:
 
     async def _run(self) -> None:
         while True:
-            began = self._seconds()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_READ_SECONDS):
                     await self._wake.wait()
             self._wake.clear()
-            try:
-                if self._seconds() - began > self._session_seconds:
-                    self._drift("this server was suspended")
-                await self._read()
-            except MembersError as error:
-                LINES.write(_log, "warning", "members and map cannot be read", kind_of(error),
-                            error=str(error))  # fmt: skip
-                silent = self._seconds() - self._read_at > self._session_seconds
-                if silent and len(self._view.members) > 1:
-                    # Alone, it goes on: nobody else may own its partitions, and if somebody came
-                    # meanwhile, Kafka's fences protect the log.
-                    self._drift("the coordinator cannot be reached")
+            if not await self.refresh():
                 await asyncio.sleep(_READ_SECONDS)
-            except Exception as error:  # noqa: BLE001 - a bug must not end the membership
-                LINES.write(_log, "error", "members and map could not be followed",
-                            kind_of(error), error, error=repr(error))  # fmt: skip
-                await asyncio.sleep(_READ_SECONDS)
+
+    async def refresh(self) -> bool:
+        """Read members and map, and step down if another member may own partitions.
+
+        Returns:
+            Whether they could be read.
+        """
+        try:
+            if self._seconds() - self._refreshed_at > self._session_seconds + 2 * _READ_SECONDS:
+                self._drift("this server was suspended")
+            await self._read()
+        except MembersError as error:
+            LINES.write(_log, "warning", "members and map cannot be read", kind_of(error),
+                        error=str(error))  # fmt: skip
+            silent = self._seconds() - self._read_at > self._session_seconds
+            if silent and len(self._view.members) > 1:
+                # Alone, it goes on: nobody else may own its partitions, and if somebody came
+                # meanwhile, Kafka's fences protect the log.
+                self._drift("the coordinator cannot be reached")
+            return False
+        except Exception as error:  # noqa: BLE001 - a bug must not end the membership
+            LINES.write(_log, "error", "members and map could not be followed", kind_of(error),
+                        error, error=repr(error))  # fmt: skip
+            return False
+        finally:
+            self._refreshed_at = self._seconds()
+        return True
 
     def _drift(self, reason: str) -> None:
         """Step down from all partitions until the map has been read again."""
@@ -192,6 +229,10 @@ class SharedCluster:
     async def _read(self) -> None:
         began = self._seconds()
         view = await self._pool.run(self._members.read)
+        if self._seconds() - began > self._session_seconds:
+            self._drift("a read took so long that it may be out of date")
+            self._wake.set()
+            return
         if view.stranger:
             _log.error("a server without --shared serves this Kafka cluster",
                        server=view.stranger)  # fmt: skip

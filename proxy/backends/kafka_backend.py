@@ -165,6 +165,8 @@ class KafkaBackend(Backend):
         if self.shared is None or engine.moves is None:
             return
         engine.moves.start()
+        self.shared.on_suspended.append(self._upstream.channels.drop)
+        self._upstream.channels.was_suspended = self.shared.was_suspended
         while True:
             try:
                 await self.shared.join()

@@ -4,25 +4,30 @@ The clients go on whatever happens to one of the servers. What Kafka itself has 
 they were told.
 """
 
+import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pidlease.client import LeasedProducer, ProducerError
 from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import get_on, loads_for
 from tests.crash.readback import Stored, consume
 from tests.crash.seeds import new_random
+from tests.http_api.appending import RAW, path_of, producer
 from tests.kafka_backend.loads import HttpLoad
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
@@ -87,6 +92,7 @@ def pair(kafka: KafkaServer, zookeeper: ZooKeeperServer, tmp_path: Path) -> Iter
     settings: dict[str, Any] = {
         "zookeeper": f"{zookeeper.hosts}/{tmp_path.name}", "shared": "true", "log_level": "info",
         "zookeeper_session_seconds": str(_SESSION_SECONDS), "snapshot_batches": "100",
+        "upstream_metadata_seconds": "0.5",
     }  # fmt: skip
     with ExitStack() as stack:
         a, b = (
@@ -116,7 +122,7 @@ def test_faults_of_an_owner(pair: Pair) -> None:
 
     os.kill(pair.a.pid, signal.SIGSTOP)
     until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
-    get_on(loads, within_s=_HANG_S)
+    time.sleep(random.random())  # clients that do not wait for the suspended one get on
     os.kill(pair.a.pid, signal.SIGCONT)
     until(lambda: all(pair.leaders(topic)), "both own some again")
     get_on(loads, within_s=_HANG_S)
@@ -139,3 +145,61 @@ def _loads(pair: Pair, topic: str, random: Random) -> list[Load]:
     for load in loads:
         load.start()
     return loads
+
+
+async def test_a_name_is_fenced_at_both_servers(pair: Pair) -> None:
+    topic = await asyncio.to_thread(pair.topic, f"fenced-{pair.a.kafka_port}")
+    due: dict[int, list[bytes]] = {number: [] for number in range(_PARTITIONS)}
+
+    def producer_of(leases: PidleaseServer) -> LeasedProducer:
+        return LeasedProducer(
+            bootstrap_servers=pair.bootstrap, leases=leases.http_url, name="one",
+            request_timeout_ms=60_000,
+        )  # fmt: skip
+
+    async def write(to: LeasedProducer, text: bytes) -> None:
+        for number, values in due.items():
+            sent = await to.send_and_wait(topic, text, partition=number)
+            assert (sent.sequence, sent.duplicate) == (len(values), False)
+            values.append(text)
+
+    stale = producer_of(pair.a)
+    await stale.start()
+    await write(stale, b"before")
+    async with producer_of(pair.b) as fresh:
+        await write(fresh, b"after")
+        for number in due:
+            with pytest.raises(ProducerError, match="fenced"):
+                await stale.send_and_wait(topic, b"late", partition=number)
+        await write(fresh, b"at last")
+    with suppress(ProducerError):
+        await stale.stop()
+    found = await asyncio.to_thread(consume, pair.kafka.bootstrap, topic, _PARTITIONS, markers=True)
+    for number, values in due.items():
+        assert [each.value for each in found if each.partition == number] == values
+
+
+def test_http_by_any_server(pair: Pair) -> None:
+    topic = pair.topic(f"http-{pair.a.kafka_port}")
+    owners: dict[int, set[str]] = {}
+    for seq, server in enumerate((pair.a, pair.b, pair.a)):
+        for number in range(_PARTITIONS):
+            url = f"{server.http_url}{path_of(topic, number)}"
+            headers = {**RAW, **producer("any", 0, seq)}
+            answer = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            assert (answer.status_code, answer.json()["duplicate"]) == (200, False), answer.text
+            owners.setdefault(number, set()).add(answer.headers.get("pidlease-owner", "")[:1])
+            again = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            assert again.json()["duplicate"], again.text
+            if "pidlease-owner" in answer.headers:
+                marked = {**headers, "pidlease-forwarded": "1"}
+                refused = httpx.post(url, content=b"x", headers=marked, timeout=60)
+                assert (refused.status_code, refused.json()["code"]) == (421, "not_owner")
+            records = httpx.get(url, params={"offset": 0}, timeout=60).json()["records"]
+            assert [each["value"] for each in records] == list(map(str, range(seq + 1)))
+    # Each partition was reached by its owner, and by the other server.
+    assert all(len(each) == 2 for each in owners.values())
+    shown = httpx.get(f"{pair.a.http_url}/v1/servers", timeout=60).json()
+    assert [each["slots"] for each in shown["servers"]] == [512, 512]
+    assert [each["responds"] for each in shown["servers"]] == [True, False]
+    assert shown["partitions_without_owner"] == 0

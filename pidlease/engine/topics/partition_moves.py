@@ -109,7 +109,7 @@ class PartitionMoves:
 
     def start(self) -> None:
         """Follow the map."""
-        self._cluster.on_change.append(self._wanted.set)
+        self._cluster.on_change.append(self._on_change)
         self._wanted.set()
         self._task = asyncio.create_task(self._run())
 
@@ -130,6 +130,20 @@ class PartitionMoves:
                 LINES.write(_log, "error", "partitions could not be moved", kind_of(error), error,
                             error=repr(error))  # fmt: skip
                 self._again()
+
+    def _on_change(self) -> None:
+        if self._cluster.adrift:
+            # At once: nothing that waits may be sent before the map has been read again.
+            self._step_down()
+        self._wanted.set()
+
+    def _step_down(self) -> None:
+        """Hand over all partitions, because another server may own them."""
+        leaving = [each for each in self._table.all_partitions() if not each.elsewhere]
+        for each in leaving:
+            each.leave_to(self._owner_text(each.name))
+        if leaving:
+            self._keep(asyncio.create_task(self._hand_over(leaving)))
 
     def _again(self) -> None:
         asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._wanted.set)
