@@ -7,12 +7,12 @@ they were told.
 import asyncio
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.client import LeasedProducer, ProducerError
+from pidlease.core.slots import SLOTS
 from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import get_on, loads_for
@@ -42,15 +43,9 @@ _HANG_S = 300.0
 _PARTITIONS = 6
 
 
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
-        yield running
-
-
 @dataclass
 class Pair:
-    """Two servers that share a Kafka, in a chroot of their own."""
+    """Two servers that share a Kafka."""
 
     kafka: KafkaServer
     a: PidleaseServer
@@ -87,20 +82,22 @@ def _served(server: PidleaseServer, topic: str) -> int:
     return sum("elsewhere" not in each for each in found) if len(found) == _PARTITIONS else 0
 
 
-@pytest.fixture
-def pair(kafka: KafkaServer, zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Pair]:
-    settings: dict[str, Any] = {
-        "zookeeper": f"{zookeeper.hosts}/{tmp_path.name}", "shared": "true", "log_level": "info",
-        "zookeeper_session_seconds": str(_SESSION_SECONDS), "snapshot_batches": "100",
-        "upstream_metadata_seconds": "0.5",
-    }  # fmt: skip
+@pytest.fixture(scope="module")
+def pair(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both run at the beginning and the end of each test."""
+    folder = tmp_path_factory.mktemp("pair")
     with ExitStack() as stack:
-        a, b = (
-            stack.enter_context(in_front_of(kafka, tmp_path / name, **settings)) for name in "ab"
-        )
+        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper"))
+        settings: dict[str, Any] = {
+            "zookeeper": f"{zookeeper.hosts}/p", "shared": "true", "log_level": "info",
+            "zookeeper_session_seconds": str(_SESSION_SECONDS), "snapshot_batches": "100",
+            "upstream_metadata_seconds": "0.5",
+        }  # fmt: skip
+        a, b = (stack.enter_context(in_front_of(kafka, folder / name, **settings)) for name in "ab")
         a.start()
         b.start()
         yield Pair(kafka, a, b)
+        assert [each.stop() for each in (a, b)] == [0, 0]
 
 
 @pytest.mark.timeout(900)
@@ -126,14 +123,15 @@ def test_faults_of_an_owner(pair: Pair) -> None:
     os.kill(pair.a.pid, signal.SIGCONT)
     until(lambda: all(pair.leaders(topic)), "both own some again")
     get_on(loads, within_s=_HANG_S)
-    assert "stepping down from all partitions" in pair.a.log_text()
+    assert "partitions handed over" in pair.a.log_text(), "it went on for a moment"
 
     assert pair.a.stop() == 0
-    assert "drained slots_left=0" in pair.a.log_text().replace("               ", " ")
-    assert _served(pair.b, topic) == _PARTITIONS
+    assert re.search(r"drained +slots_left=0", pair.a.log_text())
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
     get_on(loads, within_s=_HANG_S)
     stored = pair.read_back(topic, loads)
     assert pair.b.metric("pidlease_partitions_taken_over_total") >= 3 * served
+    pair.a.start()
     print(f"{served} partitions lost their owner three times; {len(stored)} records")
 
 
@@ -200,6 +198,7 @@ def test_http_by_any_server(pair: Pair) -> None:
     # Each partition was reached by its owner, and by the other server.
     assert all(len(each) == 2 for each in owners.values())
     shown = httpx.get(f"{pair.a.http_url}/v1/servers", timeout=60).json()
-    assert [each["slots"] for each in shown["servers"]] == [512, 512]
+    assert sum(each["slots"] for each in shown["servers"]) == SLOTS
+    assert min(each["slots"] for each in shown["servers"]) > SLOTS // 4
     assert [each["responds"] for each in shown["servers"]] == [True, False]
     assert shown["partitions_without_owner"] == 0

@@ -1,90 +1,25 @@
 """A server's membership among several active ones, over a coordinator in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 import pytest
 
 from pidlease.coordination.members import (
-    MapConflictError,
     Member,
-    Members,
-    MembersError,
-    SharedView,
 )
-from pidlease.core.slots import EMPTY_MAP, SLOTS, SlotMap, slot_of
+from pidlease.core.slots import SLOTS, slot_of
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.shared_cluster import SUSPENDED_SECONDS, SharedCluster
 from pidlease.storage.errors import LogError
 from tests.sim.pool import SeededPool
+from tests.unit.engine.shared_memory import Coordinator, Link
 
 SESSION_SECONDS = 10.0
 PLACE = TopicPartition("orders", 0)
-
-
-@dataclass
-class Coordinator:
-    """What all members read and write; the clock is the tests'."""
-
-    members: dict[int, Member] = field(default_factory=dict)
-    slots: SlotMap = EMPTY_MAP
-    stranger: str = ""
-    now: float = 1000.0
-    writes: list[int] = field(default_factory=list)
-
-
-class Link(Members):
-    """One server's connection."""
-
-    def __init__(self, shared: Coordinator) -> None:
-        self.shared = shared
-        self.own: Member | None = None
-        self.away = False
-        #: Called after the members and the map were read.
-        self.on_read: Callable[[], None] = lambda: None
-
-    def _check(self) -> None:
-        if self.away:
-            raise MembersError("away")
-
-    def node_id(self) -> int:
-        return 1
-
-    def join(self, member: Member) -> None:
-        self._check()
-        before = self.shared.members.get(member.node_id)
-        joined = before.joined if before else len(self.shared.members) + 1
-        self.own = member._replace(joined=joined)
-        self.shared.members[member.node_id] = self.own
-
-    def leave(self) -> None:
-        assert self.own is not None
-        self.shared.members.pop(self.own.node_id, None)
-
-    def read(self) -> SharedView:
-        self._check()
-        view = SharedView(dict(self.shared.members), self.shared.slots, self.shared.stranger)
-        self.on_read()
-        return view
-
-    def slots(self) -> SlotMap:
-        self._check()
-        return self.shared.slots
-
-    def write(self, slots: SlotMap) -> SlotMap:
-        self._check()
-        if slots.version != self.shared.slots.version:
-            raise MapConflictError
-        self.shared.slots = slots._replace(version=slots.version + 1)
-        assert self.own is not None
-        self.shared.writes.append(self.own.node_id)
-        return self.shared.slots
-
-    def watch(self, changed: Callable[[], None]) -> None:
-        pass
 
 
 @dataclass
