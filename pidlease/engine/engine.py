@@ -12,7 +12,7 @@ import structlog
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
-from pidlease.engine.leases.fence_reader import FenceReader
+from pidlease.engine.fence_reader import FenceReader
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.maintenance import Maintenance, MaintenanceConfig
 from pidlease.engine.named_leases import NamedLeases

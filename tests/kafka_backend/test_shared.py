@@ -183,7 +183,7 @@ def test_http_by_any_server(pair: Pair) -> None:
     for seq, server in enumerate((pair.a, pair.b, pair.a)):
         for number in range(_PARTITIONS):
             url = f"{server.http_url}{path_of(topic, number)}"
-            headers = {**RAW, **producer("any", 0, seq)}
+            headers: dict[str, Any] = {**RAW, **producer("any", 0, seq)}
             answer = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
             assert (answer.status_code, answer.json()["duplicate"]) == (200, False), answer.text
             owners.setdefault(number, set()).add(answer.headers.get("pidlease-owner", "")[:1])

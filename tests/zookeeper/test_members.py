@@ -30,9 +30,9 @@ NOW_MS = 1_700_000_000_000
 KEEP_MS = 1000
 
 
-def member(node_id: int, **fields: object) -> Member:
+def member(node_id: int, *, draining: bool = False) -> Member:
     return Member(node_id, f"host:{node_id}", "127.0.0.1", 9000 + node_id,
-                  f"http://127.0.0.1:{8000 + node_id}")._replace(**fields)  # fmt: skip
+                  f"http://127.0.0.1:{8000 + node_id}")._replace(draining=draining)  # fmt: skip
 
 
 def test_members_come_and_go(connect: Connect) -> None:
