@@ -1,8 +1,8 @@
 """Reads the fences of names that other servers have granted.
 
 Several active servers grant names. Each reads the others' grants every second, before it answers
-where a PID continues, and after it has taken a partition's writer: a producer whose name was
-granted again before that must not write under this server.
+where a PID continues, and after it has taken a partition's writer: if a name was granted again
+before that, its earlier producer must not write under this server.
 """
 
 import asyncio

@@ -686,7 +686,7 @@ class Partition:
         """Admit no more batches, because this server does not own the partition.
 
         Parameters:
-            reason: for clients: who owns it.
+            reason: for clients: which server owns it.
         """
         self.elsewhere = reason
         self.landing = True

@@ -1,7 +1,7 @@
 """Several active servers share a Kafka cluster: the members, and which of them owns a partition.
 
-The coordinator says who should own a partition, and Kafka says who can: a wrong or late map costs a
-move of partitions, never a record. The oldest member divides the slots; another one steps in if it
+The coordinator says which server should own a partition, and Kafka says which one can: a wrong or
+late map costs a move of partitions, never a record. The oldest member divides the slots; another one steps in if it
 does not. Writes of the map are conditional.
 """
 
@@ -207,7 +207,7 @@ class SharedCluster:
                         error=str(error))  # fmt: skip
             silent = self._seconds() - self._read_at > self._session_seconds
             if silent and len(self._view.members) > 1:
-                # Alone, it goes on: nobody else may own its partitions, and if somebody came
+                # Alone, it goes on: no other server may own its partitions, and if one has come
                 # meanwhile, Kafka's fences protect the log.
                 self._drift("the coordinator cannot be reached")
             return False

@@ -65,7 +65,7 @@ class ZooKeeperFences(FenceLog):
 
     Parameters:
         clock_ms: the time, in ms since 1970.
-        keep_ms: nodes whose newest grant is older may be removed.
+        keep_ms: nodes with older grants only may be removed.
     """
 
     def __init__(self, zookeeper: ZooKeeper, clock_ms: Callable[[], int], keep_ms: int) -> None:

@@ -83,7 +83,7 @@ class PartitionMoves:
         self._wanted: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         #: The topics with a running takeover.
-        self._taking: dict[str, asyncio.Task[None]] = {}
+        self._takeovers: dict[str, asyncio.Task[None]] = {}
         self._landing: Final[set[asyncio.Task[None]]] = set()
         #: The epoch of each partition's slot at its last takeover.
         self._epochs: Final[dict[TopicPartition, int]] = {}
@@ -115,7 +115,7 @@ class PartitionMoves:
 
     async def stop(self) -> None:
         """Take over nothing more; the owned partitions stay as they are."""
-        tasks = [*([self._task] if self._task else []), *self._taking.values(), *self._landing]
+        tasks = [*([self._task] if self._task else []), *self._takeovers.values(), *self._landing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -168,9 +168,9 @@ class PartitionMoves:
         if leaving:
             self._keep(asyncio.create_task(self._hand_over(leaving)))
         for topic, numbers in coming.items():
-            if topic not in self._taking:
+            if topic not in self._takeovers:
                 task = asyncio.create_task(self._take_over(topic, numbers))
-                self._taking[topic] = task
+                self._takeovers[topic] = task
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._landing.add(task)
@@ -250,7 +250,7 @@ class PartitionMoves:
                         (topic, kind_of(error)), topic=topic, error=str(error))  # fmt: skip
             self._again()
         finally:
-            del self._taking[topic]
+            del self._takeovers[topic]
             self.taken_over += taken
             if taken:
                 _log.info("partitions taken over", topic=topic, partitions=taken,

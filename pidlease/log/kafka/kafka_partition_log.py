@@ -452,7 +452,7 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
 
 
 def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
-    """Return Kafka's producer ids, none of a known writer, whose records name a producer."""
+    """Return the producer ids under which records name a producer, although no writer is known."""
     view, at = memoryview(data), 0
     found: set[int] = set()
     while at + HEADER_BYTES <= len(view):

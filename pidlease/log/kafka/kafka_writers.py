@@ -82,7 +82,7 @@ class KafkaWriters:
         #: active servers have granted until then. None: there are none.
         self.after_take: Callable[[], Awaitable[None]] | None = None
         self._refresh: Final = SharedCall(self._read_ids)
-        #: Kafka's producer ids that are no writer's although their records look like it.
+        #: Kafka's producer ids that are no writer's although records under them look like it.
         self._foreign: set[int] = set()
 
     def load(self) -> None:
@@ -110,8 +110,8 @@ class KafkaWriters:
         """Learn which of some producer ids are writers of other active servers.
 
         Parameters:
-            unknown: ids in the log under whose batches a record names a producer. A writer's id is
-                recorded before its use, so this read, which begins now, finds it.
+            unknown: ids in the log; a record of a batch under each names a producer. A writer's id
+                is recorded before its use, so this read, which begins now, finds it.
 
         Raises:
             LogError: the recorded ids cannot be read now.

@@ -196,8 +196,8 @@ async def test_a_partition_that_is_lost_while_its_log_is_read_is_not_served(
     await server.assign(ME)
     moves = server.engine.moves
     assert moves is not None
-    await until(lambda: bool(moves._taking))
-    await until(lambda: not moves._taking)
+    await until(lambda: bool(moves._takeovers))
+    await until(lambda: not moves._takeovers)
     assert server.partition().elsewhere
     assert (await server.send(server.lease(), 0)).status is NOT_OWNER
     monkeypatch.setattr(sync, "_begin", begin)
