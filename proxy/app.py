@@ -205,12 +205,14 @@ class App:
             self._pool,
             engine_config(self._settings),
             appends=backend.appends,
+            shared=backend.shared,
         )
         await self._recover(self._engine)
         await backend.follow(self._engine)
         gc.freeze()
         gc.enable()
         await self._listen(backend, self._engine)
+        await backend.join(self._engine)
         self._engine.ready = True
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
@@ -280,11 +282,7 @@ class App:
     async def _stop(self, delay: float) -> None:
         """Stop in order: readiness, listeners, batches in flight, snapshot, log."""
         _log.info("stopping")
-        if self._engine is not None:
-            self._engine.leaving = True
-        await asyncio.sleep(delay)
-        if self._engine is not None:
-            self._engine.ready = False
+        await self._announce(delay)
         if self._http_api is not None:
             self._http_api.close()
         if self._listener is not None:
@@ -304,7 +302,19 @@ class App:
         LINES.flush(everything=True)
         _log.info("stopped")
 
+    async def _announce(self, delay: float) -> None:
+        """Have new requests sent elsewhere, while this server still serves."""
+        if self._engine is not None:
+            self._engine.leaving = True
+        await asyncio.sleep(delay)
+        if self._backend is not None:
+            await self._backend.drain()
+        if self._engine is not None:
+            self._engine.ready = False
+
     async def _stop_http(self) -> None:
+        if self._http_api is not None:
+            await self._http_api.disconnect()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
             with suppress(asyncio.CancelledError):
