@@ -1,8 +1,8 @@
 """Several active servers share a Kafka cluster: the members, and which of them owns a partition.
 
 The coordinator says which server should own a partition, and Kafka says which one can: a wrong or
-late map costs a move of partitions, never a record. The oldest member divides the slots; another one steps in if it
-does not. Writes of the map are conditional.
+late map costs a move of partitions, never a record. The oldest member divides the slots; another
+one steps in if it does not. Writes of the map are conditional.
 """
 
 import asyncio

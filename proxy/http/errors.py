@@ -37,6 +37,7 @@ from pidlease.engine.topics.topic_table import (
 )
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.storage.errors import LogStoppedError, NotOwnerError
+from proxy.http.current_caller import NotAuthorizedError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -44,6 +45,7 @@ RETRY_AFTER_SECONDS: Final = 1
 _SHOWN: Final = 100
 #: The problem of each error, and the invalid field.
 _KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
+    NotAuthorizedError: (Problem.NOT_AUTHORIZED, None),
     UnknownTopicError: (Problem.UNKNOWN_TOPIC, "topic"),
     AwaitedTopicError: (Problem.TOPIC_NOT_READY, "topic"),
     UnknownPartitionError: (Problem.UNKNOWN_PARTITION, "partition"),

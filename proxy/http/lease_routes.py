@@ -16,6 +16,7 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
+from proxy.http.current_caller import require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.openapi import JSON_BODY, refusals
 from proxy.http.owner_requests import FORWARDED, OwnerRequests
@@ -53,6 +54,7 @@ def lease_router(engine: Callable[[], Engine | None], owners: OwnerRequests) -> 
     @router.post("", operation_id="lease_pid", responses=_REFUSALS)
     async def lease(request: LeaseRequest, raw: Request) -> LeaseAnswer:
         """Lease a PID for a partition, or ask where a leased one continues."""
+        require_lease(request.name, request.topic)
         wanted = LeaseWanted(**request.model_dump())
         ask = None if FORWARDED in raw.headers else owners.ask
         return _answer(await LeaseService(ready_engine(engine), [wanted], ask).lease(wanted))
@@ -67,6 +69,7 @@ def lease_router(engine: Callable[[], Engine | None], owners: OwnerRequests) -> 
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
+                require_lease(each.name, each.topic)
                 answers.append(_answer(await service.lease(each)))
             except REFUSALS as error:
                 problem, _ = problem_of(error)

@@ -34,6 +34,7 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
+from proxy.http.current_caller import require_create
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.record_pages import Page, Reads
@@ -263,6 +264,7 @@ class RecordRoutes:
             topics = ready_topics(self._topics)
             if not topics.auto_create:
                 raise
+            require_create(topic)
             await topics.create_on_use(topic)
             await find()
 

@@ -149,6 +149,7 @@ class ForwardedApis:
         self._fetching = LeaderFetches(self._cluster, config.fetch_bytes_max)
         produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
         self.produce = produce.handle
+        self.restrict_produce = produce.restrict
         self.api_versions = self._describing.api_versions
 
     def start(self) -> None:
