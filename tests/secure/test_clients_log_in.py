@@ -15,8 +15,21 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from typing_extensions import override
 
 from proxy.security.acls import Operation, ResourceKind
@@ -181,11 +194,18 @@ async def test_aiokafka(running: Running, mechanism: str) -> None:
         await consumer.stop()
 
 
-def test_clients_with_a_wrong_password_are_refused(running: Running) -> None:
-    admin = AdminClient(running.librdkafka("alice", "SCRAM-SHA-256", **{
-        "sasl.password": "wrong"}))  # fmt: skip
-    with pytest.raises(KafkaException):
-        admin.list_topics(timeout=5)
+def test_a_client_with_a_wrong_password_is_refused(running: Running) -> None:
+    errors: list[Any] = []
+    producer = Producer(running.librdkafka("alice", "SCRAM-SHA-256", **{
+        "sasl.password": "wrong", "error_cb": errors.append}))  # fmt: skip
+    producer.produce("t", b"never")
+
+    def refused() -> bool:
+        producer.poll(0.1)
+        return any(each.code() == KafkaError._AUTHENTICATION for each in errors)
+
+    _until(refused)
+    producer.purge()
 
 
 def test_a_client_logs_in_again_in_time(running: Running) -> None:
@@ -221,6 +241,40 @@ def test_certificates_and_acls_reload_under_load(running: Running) -> None:
 def _replace(old: Certificate, new: Certificate) -> None:
     old.key.write_bytes(new.key.read_bytes())
     old.certificate.write_bytes(new.certificate.read_bytes())
+
+
+def test_acls_and_users_by_an_admin_client(running: Running) -> None:
+    """As kafka-acls.sh and kafka-configs.sh send them."""
+    admin = AdminClient(running.librdkafka("root", "SCRAM-SHA-512"))
+    binding = AclBinding(
+        ResourceType.TOPIC, "by-", ResourcePatternType.PREFIXED, "User:dora", "*",
+        AclOperation.WRITE, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for future in admin.create_acls([binding]).values():
+        future.result(_HANG_S)
+    every = AclBindingFilter(
+        ResourceType.TOPIC, None, ResourcePatternType.ANY, "User:dora", None, AclOperation.ANY,
+        AclPermissionType.ANY,
+    )  # fmt: skip
+    assert admin.describe_acls(every).result(_HANG_S) == [binding]
+    secret = b"Dora-planted-secret"
+    new = UserScramCredentialUpsertion(
+        "dora", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192), secret
+    )
+    admin.alter_user_scram_credentials([new])["dora"].result(_HANG_S)
+    assert admin.create_topics([NewTopic("by-dora", 1)])["by-dora"].result(_HANG_S) is None
+    settings = {"sasl.password": secret.decode(), "acks": "all"}
+    dora = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **settings))
+    assert _produce(dora, "by-dora", b"x") is None
+    described = admin.describe_user_scram_credentials(["dora"])["dora"].result(_HANG_S)
+    assert [each.iterations for each in described.scram_credential_infos] == [8192]
+    gone = UserScramCredentialDeletion("dora", ScramMechanism.SCRAM_SHA_256)
+    admin.alter_user_scram_credentials([gone])["dora"].result(_HANG_S)
+    for removed in admin.delete_acls([every]).values():
+        assert removed.result(_HANG_S) == [binding]
+    late = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **{
+        **settings, "message.timeout.ms": 3000}))  # fmt: skip
+    assert _produce(late, "by-dora", b"x") is not None
 
 
 def test_https(running: Running) -> None:
