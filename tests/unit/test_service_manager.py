@@ -26,15 +26,17 @@ class Listener:
         self.socket.bind(address)
 
     def next(self) -> list[str]:
-        """The fields of the next report; waits for it."""
+        """The fields of the next report."""
         return self.socket.recv(65536).decode().split("\n")
 
     def pending(self) -> list[list[str]]:
         """All reports that are there."""
         found = []
+        self.socket.setblocking(False)
         with suppress(BlockingIOError):
             while True:
-                found.append(self.socket.recv(65536, socket.MSG_DONTWAIT).decode().split("\n"))
+                found.append(self.next())
+        self.socket.settimeout(WAIT_S)
         return found
 
 
