@@ -16,7 +16,7 @@ COMMAND: Final = "python -m deploy.package requirements"
 _FOLDER: Final = ROOT / "requirements"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LOCKED: Final = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)")
-_VIA: Final = re.compile(r"^ +#(?: via)? +(\S+)", re.MULTILINE)
+_VIA: Final = re.compile(r"^ +# +(?:via +)?(?!via$)(\S+)", re.MULTILINE)
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 

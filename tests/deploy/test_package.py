@@ -102,7 +102,7 @@ def test_the_bill_of_materials() -> None:
 @needs_git
 def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
     first, second = build(tmp_path / "first"), build(tmp_path / "second")
-    assert [each.suffix for each in first] == [".json", ".whl", ".gz", ""]
+    assert [each.suffix for each in first] == [".whl", ".gz", ".json", ""]
     for one, other in zip(first, second, strict=True):
         assert one.name == other.name
         assert one.read_bytes() == other.read_bytes(), one.name
