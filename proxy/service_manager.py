@@ -48,7 +48,7 @@ class ServiceManager:
         limit = watchdog_s / _REPORTS_PER_WATCHDOG if self._watched else _INTERVAL_S
         self._interval_s: Final = min(limit, _INTERVAL_S)
         self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._socket.settimeout(0)
         self._started = False
         self._stopping = False
         self._text = ""

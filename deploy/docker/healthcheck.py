@@ -9,7 +9,7 @@ import sys
 
 host, _, port = os.environ.get("PIDLEASE_HTTP_LISTEN", "127.0.0.1:8080").rpartition(":")
 host = host.strip("[]")
-if host in ("", "0.0.0.0", "::"):
+if host in ("", "0.0.0.0", "::"):  # noqa: S104 - compared
     host = "127.0.0.1"
 connection = http.client.HTTPConnection(host, int(port), timeout=5)
 try:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from deploy.package.distribution import DistributionError, build, uncommitted
+from deploy.package.distribution import DistributionError, build, check_committed
 from deploy.package.locked_requirements import ROOT, RequirementsError, requirements_files
 
 
@@ -21,8 +21,7 @@ def main() -> int:
             for path, text in requirements_files().items():
                 path.write_text(text, encoding="utf-8")
             return 0
-        if changed := uncommitted():
-            raise DistributionError(f"commit or remove these first: {', '.join(changed)}")
+        check_committed()
         for path in build(given.folder):
             sys.stdout.write(f"{path}\n")
     except (DistributionError, RequirementsError) as error:

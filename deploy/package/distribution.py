@@ -21,9 +21,14 @@ class DistributionError(Exception):
     """The package cannot be built; the message says why and what to do."""
 
 
-def uncommitted() -> list[str]:
-    """Return the files that differ from the commit: they would not be in the package."""
-    return _git("status", "--porcelain").decode().splitlines()
+def check_committed() -> None:
+    """Check that the checkout is the commit.
+
+    Raises:
+        DistributionError: files differ from it; they would not be in the package.
+    """
+    if changed := _git("status", "--porcelain").decode().splitlines():
+        raise DistributionError(f"commit or remove these first: {', '.join(changed)}")
 
 
 def build(folder: Path, commit: str = "HEAD") -> list[Path]:
@@ -67,7 +72,9 @@ def _git(*arguments: str) -> bytes:
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True)  # noqa: S603, S607
     except FileNotFoundError:
-        raise DistributionError("there is no git: install it (Debian: apt-get install git)") from None
+        raise DistributionError(
+            "there is no git: install it (Debian: apt-get install git)"
+        ) from None
     except subprocess.CalledProcessError as error:
         raise DistributionError(f"git {arguments[0]}: {error.stderr.decode().strip()}") from error
     return done.stdout

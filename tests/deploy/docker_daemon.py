@@ -103,7 +103,9 @@ class Container:
 
     def state(self) -> dict[str, Any]:
         """Return the state, as Docker has it."""
-        found: dict[str, Any] = json.loads(docker("inspect", "--format", "{{json .State}}", self.name))
+        found: dict[str, Any] = json.loads(
+            docker("inspect", "--format", "{{json .State}}", self.name)
+        )
         return found
 
     def kill(self) -> None:

@@ -1,4 +1,4 @@
-"""pidlease.service: systemd's own tools accept it, and a server does what it promises to systemd."""
+"""pidlease.service: systemd's own tools accept it, and a server reports as it promises."""
 
 import re
 import shutil
