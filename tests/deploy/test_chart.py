@@ -22,6 +22,8 @@ _SETS: Final = sorted((Path(__file__).parent / "chart_values").glob("*.yaml"))
 _SETTINGS: Final = {f"PIDLEASE_{name.upper()}" for name in Settings.model_fields}
 #: Versions of Kubernetes: the lowest that Chart.yaml allows, and a recent one.
 _VERSIONS: Final = ("1.27", "1.33")
+_CLUSTER: Final = ("--kube-version", _VERSIONS[0])
+_TEMPLATE: Final = ("template", "pidlease", _CHART, "--namespace", "ingest", *_CLUSTER)
 #: Kinds of the Prometheus operator, which Kubernetes' schemas do not have.
 _OPERATOR: Final = {"ServiceMonitor", "PrometheusRule"}
 
@@ -47,7 +49,7 @@ def _run(*arguments: str | Path, fails: bool = False) -> str:
 
 
 def _rendered(*options: str | Path) -> list[dict[str, Any]]:
-    text = _run("template", "pidlease", _CHART, "--namespace", "ingest", *options)
+    text = _run(*_TEMPLATE, *options)
     return [each for each in yaml.safe_load_all(text) if each]
 
 
@@ -91,7 +93,9 @@ def test_the_schema_has_each_value() -> None:
 @needs_helm
 @pytest.mark.parametrize("path", _SETS, ids=lambda path: path.stem)
 def test_what_it_renders_is_valid(path: Path) -> None:
-    assert "0 chart(s) failed" in _run("lint", "--strict", _CHART, "--values", path)
+    assert "0 chart(s) failed" in _run(
+        "lint", "--strict", *_CLUSTER, _CHART, "--values", path
+    )
     documents = _rendered("--values", path)
     for version in _VERSIONS:
         for document in documents:
@@ -193,4 +197,4 @@ def test_the_dashboards(monitored: list[dict[str, Any]]) -> None:
 )
 def test_values_that_cannot_work(options: str, text: str) -> None:
     given = ("--set", f"insecure=true,{options}")
-    assert text in _run("template", "pidlease", _CHART, *given, fails=True)
+    assert text in _run(*_TEMPLATE, *given, fails=True)

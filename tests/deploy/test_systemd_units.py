@@ -30,7 +30,7 @@ def _run(*command: str | Path) -> str:
         [str(each) for each in command], capture_output=True, text=True, timeout=60, check=False
     )
     text = done.stdout + done.stderr
-    if done.returncode and "nknown option" in text:
+    if done.returncode and "unrecognized option" in text:
         pytest.skip(f"this version of systemd has no such option: {text.strip()}")
     assert done.returncode == 0, text
     return text
