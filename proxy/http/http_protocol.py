@@ -6,7 +6,7 @@
   client offers HTTP/2. Here h11 serves such a connection, by HTTP/1.1.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Transport
 from typing import Any, Final
 
 import structlog
@@ -20,6 +20,8 @@ from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
 
+#: The key of a client's certificate in the state of a request's scope.
+PEER_CERTIFICATE: Final = "peer_certificate"
 #: The longest head of a request, and the longest trailers, in bytes.
 HEAD_BYTES_MAX: Final = 64 << 10
 
@@ -39,6 +41,13 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
         self._head_bytes = 0
+
+    @override
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
 
     @override
     def data_received(self, data: bytes) -> None:
