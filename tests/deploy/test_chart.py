@@ -24,6 +24,7 @@ _SETTINGS: Final = {f"PIDLEASE_{name.upper()}" for name in Settings.model_fields
 _VERSIONS: Final = ("1.27", "1.33")
 _CLUSTER: Final = ("--kube-version", _VERSIONS[0])
 _TEMPLATE: Final = ("template", "pidlease", _CHART, "--namespace", "ingest", *_CLUSTER)
+_PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 #: Kinds of the Prometheus operator, which Kubernetes' schemas do not have.
 _OPERATOR: Final = {"ServiceMonitor", "PrometheusRule"}
 
@@ -130,6 +131,9 @@ def test_a_standby(tmp_path: Path) -> None:
         "PIDLEASE_UPSTREAM_PASSWORD": "pidlease-kafka-user",
         "PIDLEASE_ZOOKEEPER_DIGEST": "pidlease-zookeeper",
     }
+    assert {probe: container[probe]["httpGet"]["scheme"] for probe in _PROBES} == dict.fromkeys(
+        _PROBES, "HTTPS"
+    )
     assert all(
         each["mountPath"].startswith("/etc/pidlease/") and each["readOnly"]
         for each in container["volumeMounts"]
@@ -186,7 +190,7 @@ def test_the_dashboards(monitored: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("insecure=false", "set insecure=true"),
+        ("insecure=false", "name a certificate by tls.secret"),
         ("log=kafka", "needs kafka.upstream"),
         ("replicas=2", "needs log=kafka and zookeeper.servers"),
         ("log=kafka,kafka.upstream=k:9092,replicas=2", "the second server stands by"),

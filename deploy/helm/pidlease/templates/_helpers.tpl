@@ -23,8 +23,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "pidlease.checks" -}}
-{{- if not .Values.insecure -}}
-{{- fail "pidlease has no authentication yet: set insecure=true, and say in networkPolicy.from who may connect" -}}
+{{- if not (or .Values.insecure .Values.tls.secret) -}}
+{{- fail "clients need no login: name a certificate by tls.secret, or set insecure=true and say in networkPolicy.from who may connect" -}}
 {{- end -}}
 {{- if and (eq .Values.log "kafka") (not .Values.kafka.upstream) -}}
 {{- fail "log=kafka needs kafka.upstream: HOST:PORT,... of Kafka's brokers" -}}
