@@ -44,8 +44,8 @@ class SettingsError(Exception):
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 #: The routes that no stream may hide.
 _TAKEN_PATHS: Final = (
-    "/v1/leases/", "/v1/producers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
-    "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
+    "/v1/leases/", "/v1/producers/", "/v1/servers/", "/v1/status/", "/v1/topics/",
+    "/v1/topic-defaults/", "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
 )  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 
@@ -299,6 +299,17 @@ class Settings(BaseSettings):
         5.0, description="longest wait for a call, and for the connection at the start"
     )
 
+    shared: bool = Field(
+        default=False,
+        description="serve the cluster together with other active servers (with log=kafka and"
+        " zookeeper)",
+    )
+    http_advertise: Address | None = Field(
+        None,
+        description="address at which other active servers reach the HTTP port; default:"
+        " http_listen",
+    )
+
     snapshot_batches: Positive = Field(100_000, description="batches until the next snapshot")
     snapshot_seconds: Seconds = Field(
         60.0, description="time until the next snapshot, if it is over first"
@@ -356,6 +367,16 @@ class Settings(BaseSettings):
     def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
         if (value is None) is (info.data.get("log") == "kafka"):
             raise ValueError("is needed with log=kafka, and only then")
+        return value
+
+    @field_validator("shared")
+    @classmethod
+    def _has_what_it_shares(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
+        if value and (info.data.get("log") != "kafka" or info.data.get("zookeeper") is None):
+            raise ValueError("needs log=kafka and zookeeper: without, there is nothing to share")
+        if value and info.data.get("http_security_protocol") != "PLAINTEXT":
+            # Servers send requests on to each other over HTTP, and have no login of their own.
+            raise ValueError("needs http_security_protocol=PLAINTEXT for now")
         return value
 
     @field_validator("group_max_session_seconds")

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
 from pidlease.core.key_partition import partition_for_key
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
@@ -35,6 +36,7 @@ from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.http.current_caller import require_create
 from proxy.http.errors import ready_engine, ready_topics
+from proxy.http.owner_requests import OwnerRequests
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
 from proxy.http.request_batch import (
@@ -74,12 +76,22 @@ def reads_own_body(path: str) -> bool:
     return _THIS.fullmatch(path) is not None
 
 
+class _ElsewhereError(Exception):
+    """Another active server owns the partition that was chosen for a batch."""
+
+    def __init__(self, partition: TopicPartition, body: bytes) -> None:
+        super().__init__(str(partition))
+        self.partition: Final = partition
+        self.body: Final = body
+
+
 class RecordRoutes:
     """The routes for records.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
         topics: creates topics on first use.
+        owners: sends requests about partitions of other active servers on.
     """
 
     def __init__(
@@ -87,8 +99,10 @@ class RecordRoutes:
         engine: Callable[[], Engine | None],
         topics: Callable[[], TopicAdmin | None],
         limits: RecordLimits,
+        owners: OwnerRequests,
     ) -> None:
         self._engine = engine
+        self._owners: Final = owners
         self._topics = topics
         self.bytes_max: Final = limits.batch_bytes_max
         self._reorder_ms: Final = limits.reorder_ms
@@ -125,8 +139,11 @@ class RecordRoutes:
         With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
         repeated request is not stored again.
         """
-        if self.service().engine.partition(topic, partition) is None:
+        found = self.service().engine.partition(topic, partition)
+        if found is None:
             await self._or_create(topic, partial(self._partition, topic, partition))
+        elif found.elsewhere:
+            return await self._send_on(request, found.name)
         outcome, identity, _ = await self._append(request, topic, partition)
         return appended(outcome, identity)
 
@@ -136,7 +153,21 @@ class RecordRoutes:
         All records of a request have the same key. Without one, the partition is any.
         """
         await self._or_create(topic, partial(self._topic, topic))
-        return appended(*await self._append(request, topic, None))
+        try:
+            return appended(*await self._append(request, topic, None))
+        except _ElsewhereError as error:
+            with HeldBytes(self.append_memory) as held:
+                held.more(len(error.body))
+                return await self._owners.send_on(
+                    request, error.partition, error.body, self.append_memory
+                )
+
+    async def _send_on(self, request: Request, partition: TopicPartition) -> Response:
+        """Send a request on to the owner of its partition."""
+        with HeldBytes(self.append_memory) as held:
+            announced = request.headers.get("content-length", "").encode()
+            body = await read_body(request.receive, announced, self.bytes_max, held)
+            return await self._owners.send_on(request, partition, bytes(body), self.append_memory)
 
     async def _append(
         self, request: Request, topic: str, partition: int | None
@@ -154,11 +185,11 @@ class RecordRoutes:
             body = await read_body(request.receive, announced, self.bytes_max, held)
             batch = await self.maker.make(build, body, named, self.service().engine.pool)
             held.more(len(batch.data))
-            del body
             # The server may be stopping, or the topic deleted since.
             service = self.service()
             if partition is None:
-                partition = _partition_of(batch, topic_of(service.engine, topic).partitions)
+                partition = self._chosen(service.engine, topic, batch, body)
+            del body
             found = service.engine.partition(topic, partition)
             if found is None:
                 found, service = await self._partition(topic, partition), self.service()
@@ -176,6 +207,8 @@ class RecordRoutes:
     ) -> Response:
         """Read records from an offset on; the reader keeps its own position."""
         found = await self._partition(topic, partition)
+        if found.elsewhere:
+            return await self._owners.send_on(request, found.name, b"", self.read_memory)
         held = HeldBytes(self.read_memory)
         try:
             page = await self._reads.page(request, found, query, self.service().engine.pool)
@@ -185,6 +218,26 @@ class RecordRoutes:
         except BaseException:
             held.release()
             raise
+
+    @staticmethod
+    def _chosen(engine: Engine, topic: str, batch: RequestBatch, body: bytearray) -> int:
+        """Choose the partition of a batch without one; if any will do, one of this server's.
+
+        Raises:
+            KeyFieldError: the keys differ, or the producer would not know where a repeat goes.
+            _ElsewhereError: another active server owns it.
+        """
+        number = _partition_of(batch, topic_of(engine, topic).partitions)
+        if engine.shared_cluster is None:
+            return number
+        if batch.keys == {None}:
+            own = [each.name.partition for each in engine.partitions_of(topic)
+                   if not each.elsewhere]  # fmt: skip
+            number = random.choice(own) if own else number  # noqa: S311 - no secret
+        found = engine.partition(topic, number)
+        if found is not None and found.elsewhere:
+            raise _ElsewhereError(found.name, bytes(body))
+        return number
 
     def service(self) -> AppendService:
         """Return what appends to the engine.

@@ -56,7 +56,7 @@ LEASED: Final = (
     Mutant(
         "fences are forgotten at a start",
         "pidlease/engine/engine.py",
-        "        await self.naming.load()\n",
+        "        await (self.fences.begin(self.naming.load) if self.fences else self.naming.load())\n",
         "",
         (NAMES,),
     ),

@@ -4,7 +4,7 @@ The methods run in threads; the connections belong to the event loop.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -16,6 +16,8 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
+from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
@@ -28,6 +30,11 @@ from pidlease.storage.topics.topic_store import Topic
 
 Result = TypeVar("Result")
 
+#: Exists where a server has served the cluster before. It has no records yet.
+SERVED_TOPIC: Final = "__pidlease"
+#: Its records will have keys, of which the last one of each counts.
+_SERVED_CONFIGS: Final = {"cleanup.policy": "compact"}
+
 _log = structlog.get_logger(__name__)
 
 
@@ -38,17 +45,25 @@ class KafkaStore(LogStore):
         upstream: the cluster, after its first metadata response.
         writers: the partitions' writers.
         book: the topics' settings, which Kafka does not store.
+        owned: returns whether this server has served the cluster alone since its start; None: there
+            is no coordinator, or several servers are active.
     """
 
     made_by_others: bool = True
 
     def __init__(
-        self, upstream: Upstream, writers: KafkaWriters, book: TopicBook, pool: IoPool
+        self,
+        upstream: Upstream,
+        writers: KafkaWriters,
+        book: TopicBook,
+        pool: IoPool,
+        owned: Callable[[], Coroutine[Any, Any, bool]] | None = None,
     ) -> None:
         self._upstream: Final = upstream
         self._writers: Final = writers
         self._book: Final = book
         self._settings = TopicSettings({}, {})
+        self._owned: Final = owned
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
@@ -58,6 +73,24 @@ class KafkaStore(LogStore):
     @override
     def defaults(self) -> LogConfig:
         return LogConfig()  # has no effect: Kafka applies its own retention
+
+    @override
+    def is_first_service(self) -> bool:
+        cluster = self._upstream.cluster
+        if SERVED_TOPIC in cluster.view.topics:
+            return False
+        try:
+            # Kafka creates a topic once: of several servers, one gets no error.
+            self._wait(create_topic(cluster, SERVED_TOPIC, 1, configs=_SERVED_CONFIGS))
+        except RefusedChangeError as error:
+            if error.code != TOPIC_ALREADY_EXISTS:
+                _log.warning("Kafka does not let this server create a topic, so a start without"
+                             " a snapshot reads all logs from their beginning; allow Create, or"
+                             " create the topic", topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+            return False
+        except UpstreamError as error:
+            raise DataFolderError(f"topic {SERVED_TOPIC} cannot be created: {error}") from error
+        return True
 
     @override
     def topics(self) -> list[Topic]:
@@ -104,13 +137,14 @@ class KafkaStore(LogStore):
                 span = self._wait(self._upstream.range_of(name))
             except UpstreamError as error:
                 raise OSError(f"{name} cannot be read yet: {error}") from error
+        self._writers.open_anew(name)
         log = KafkaPartitionLog(self._upstream, name, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
 
     @override
     def check_owned(self) -> None:
-        if self._wait(self._writers.owned()) is False:
+        if self._owned is not None and not self._wait(self._owned()):
             raise NotOwnerError("another server serves this Kafka cluster")
 
     @override

@@ -69,6 +69,7 @@ _RULES: Final = (
     RouteRule(_READS, _path("/readyz"), _none, public=True),
     RouteRule(("GET",), _path("/metrics"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/status"), _cluster(Operation.DESCRIBE)),
+    RouteRule(("GET",), _path("/v1/servers"), _cluster(Operation.DESCRIBE)),
     RouteRule(_READS, _path("/docs"), _none),
     RouteRule(_READS, _path(r"/openapi\.json"), _none),
     RouteRule(("POST",), _path("/v1/leases"), _none,
