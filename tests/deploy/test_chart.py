@@ -94,9 +94,7 @@ def test_the_schema_has_each_value() -> None:
 @needs_helm
 @pytest.mark.parametrize("path", _SETS, ids=lambda path: path.stem)
 def test_what_it_renders_is_valid(path: Path) -> None:
-    assert "0 chart(s) failed" in _run(
-        "lint", "--strict", *_CLUSTER, _CHART, "--values", path
-    )
+    assert "0 chart(s) failed" in _run("lint", "--strict", *_CLUSTER, _CHART, "--values", path)
     documents = _rendered("--values", path)
     for version in _VERSIONS:
         for document in documents:
