@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.idempotency_keys import KEY_BYTES_MAX, is_key_name
 from pidlease.core.key_partition import partition_for_key
 from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.append_service import AppendService
@@ -20,6 +21,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic, topic_o
 from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     IN_DIGITS,
     NUMBER_MAX,
     PRODUCER_EPOCH,
@@ -41,7 +43,7 @@ from proxy.http.request_batch import (
     BatchMaker,
     RequestBatch,
     append_headers,
-    by_headers,
+    by_key_or_headers,
 )
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
@@ -121,8 +123,8 @@ class RecordRoutes:
     async def append(self, request: Request, topic: _Topic, partition: _Number) -> Response:
         """Append records, all or none, as one batch.
 
-        With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
-        repeated request is not stored again.
+        With Producer-Id, Producer-Epoch and Producer-Seq, or with Idempotency-Key, or with a leased
+        PID in the body, a repeated request is not stored again.
         """
         if self.service().engine.partition(topic, partition) is None:
             await self._or_create(topic, partial(self._partition, topic, partition))
@@ -146,7 +148,7 @@ class RecordRoutes:
             partition: None: it is chosen by the records' key.
         """
         headers = append_headers(request.scope["headers"])
-        named = by_headers(headers)
+        named = by_key_or_headers(headers)
         build = self.maker.build_of(headers)
         with HeldBytes(self.append_memory) as held:
             announced = headers.get(CONTENT_LENGTH, (b"",))[0]
@@ -156,15 +158,32 @@ class RecordRoutes:
             del body
             # The server may be stopping, or the topic deleted since.
             service = self.service()
-            if partition is None:
-                partition = _partition_of(batch, topic_of(service.engine, topic).partitions)
-            found = service.engine.partition(topic, partition)
+            number = self._choose(service, topic, batch) if partition is None else partition
+            found = service.engine.partition(topic, number)
             if found is None:
-                found, service = await self._partition(topic, partition), self.service()
+                found, service = await self._partition(topic, number), self.service()
+                if partition is None:  # its key may have been sent elsewhere meanwhile
+                    number = self._choose(service, topic, batch)
+                    found = service.engine.partition(topic, number) or found
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
-        return outcome, batch.identity, partition
+        return outcome, batch.identity, found.name.partition
+
+    @staticmethod
+    def _choose(service: AppendService, topic: str, batch: RequestBatch) -> int:
+        """Return the partition of a batch without one."""
+        engine, identity = service.engine, batch.identity
+        count = topic_of(engine, topic).partitions
+        name = identity.name if identity is not None else ""
+        if is_key_name(name):
+            # A key counts for the whole topic here. It may have gone elsewhere: with other records,
+            # or before partitions were added.
+            every = (engine.partition(topic, number) for number in range(count))
+            found = service.keys.partition_of(name, (each for each in every if each is not None))
+            if found is not None:
+                return found.name.partition
+        return _partition_of(batch, count)
 
     async def read(
         self,
@@ -231,6 +250,8 @@ def _partition_of(batch: RequestBatch, partitions: int) -> int:
     (key,) = batch.keys
     if key is not None:
         return partition_for_key(key, partitions)
+    if batch.identity is not None and is_key_name(batch.identity.name):
+        return partition_for_key(batch.identity.name.encode(), partitions)
     if batch.identity is not None:
         raise KeyFieldError(
             "a producer that numbers its requests sends records with a key here, or names the"
@@ -256,6 +277,11 @@ def append_description() -> dict[str, Any]:
             _header(PRODUCER_ID, {"type": "string"}, "1 to 256 bytes of UTF-8, all visible"),
             _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer restarts"),
             _header(PRODUCER_SEQ, _NUMBER, "counts requests, from 0 in each epoch"),
+            _header(
+                IDEMPOTENCY_KEY,
+                {"type": "string"},
+                f"1 to {KEY_BYTES_MAX} characters; of the requests with it one is stored",
+            ),
         ],
         "requestBody": {
             "required": True,

@@ -14,8 +14,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from pidlease.core.idempotency_keys import digest_of, is_key_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     NUMBER_MAX,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -32,9 +34,11 @@ from pidlease.kafka.records.identity_header import (
 )
 from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
+from proxy.http.idempotency_header import by_key
 from proxy.http.record_responses import (
     BodyTooLongError,
     GzipError,
+    IdempotencyKeyError,
     ProducerFieldError,
     WrongTypeError,
 )
@@ -48,7 +52,8 @@ _PRODUCER_KEYS: Final = tuple(name.lower().encode() for name in _PRODUCER_HEADER
 CONTENT_LENGTH: Final = b"content-length"
 _CONTENT_TYPE: Final = b"content-type"
 _CONTENT_ENCODING: Final = b"content-encoding"
-_NAMES: Final = frozenset((*_PRODUCER_KEYS, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
+_KEY: Final = IDEMPOTENCY_KEY.lower().encode()
+_NAMES: Final = frozenset((*_PRODUCER_KEYS, _KEY, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
 _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _INT64_MAX: Final = 2**63 - 1
 
@@ -90,6 +95,22 @@ def by_headers(headers: AppendHeaders) -> Identity | None:
     (name,), (epoch,), (seq,) = found
     generation, number = _number(PRODUCER_EPOCH, epoch), _number(PRODUCER_SEQ, seq)
     return Identity(-1, _name(name), generation, number, number)
+
+
+def by_key_or_headers(headers: AppendHeaders) -> Identity | None:
+    """Return the producer that the headers identify; None: they identify none.
+
+    Raises:
+        ProducerFieldError: a header of a producer is missing, repeated or invalid.
+        IdempotencyKeyError: Idempotency-Key is invalid, or there beside those of a producer.
+    """
+    named = by_headers(headers)
+    keys = headers.get(_KEY)
+    if keys is None:
+        return named
+    if named is not None:
+        raise IdempotencyKeyError(f"and {PRODUCER_ID} are two ways to be stored once; use one")
+    return by_key(keys)
 
 
 def _number(name: str, value: bytes) -> int:
@@ -135,8 +156,9 @@ def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
     if not given:
         return named
     if named is not None:
+        header = IDEMPOTENCY_KEY if is_key_name(named.name) else PRODUCER_ID
         raise ProducerFieldError(
-            given[0], f"and {PRODUCER_ID} are two ways to identify the producer; use one"
+            given[0], f"and {header} are two ways to identify the producer; use one"
         )
     pid, generation, first, last = numbers.values()
     if pid is None or generation is None or first is None:
@@ -204,6 +226,8 @@ class BatchMaker:
             WrongTypeError: the type of the body is not supported.
         """
         convert, inline_bytes = self._of_kind(headers.get(_CONTENT_TYPE, ()))
+        if _KEY in headers:
+            convert = partial(_of_key, convert, _kind(headers.get(_CONTENT_TYPE, ())))
         codings = headers.get(_CONTENT_ENCODING)
         if codings is None:
             return convert, inline_bytes
@@ -218,7 +242,7 @@ class BatchMaker:
         )
 
     def _of_kind(self, kinds: Sequence[bytes]) -> Build:
-        kind = kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
+        kind = _kind(kinds)
         if kind == b"application/json":
             return self._of_json, _JSON_INLINE_BYTES
         if kind == b"application/octet-stream":
@@ -342,6 +366,20 @@ class BatchMaker:
         return BodyTooLongError(
             f"the records make a batch of more than {self._bytes_max} bytes; send less at once"
         )
+
+
+def _kind(kinds: Sequence[bytes]) -> bytes:
+    """Return the media type of a body; empty: there is not one."""
+    return kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
+
+
+def _of_key(
+    convert: Convert, kind: bytes, body: bytes | bytearray, named: Identity | None
+) -> RequestBatch:
+    """Make the batch of a request with an idempotency key: its numbers end in the body's digest."""
+    if named is not None:
+        named = named._replace(last=digest_of(kind, body))
+    return convert(body, named)
 
 
 def _invalid(error: ValidationError, *where: str | int) -> RequestValidationError:
