@@ -333,7 +333,7 @@ def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
 
 
 def read_leases(tables: Iterable[pa.Table]) -> LeaseRows:
-    """Read the rows of leases.parquet, whose content comes in parts.
+    """Read the rows of leases.parquet; its content comes in parts.
 
     Raises:
         SnapshotError: a row has no value where one is needed.

@@ -6,6 +6,7 @@ from tests.mutants.mutant import (
     APPENDS,
     GOLDEN,
     IDENTIFIED,
+    LEASING,
     NAMES,
     NAMING,
     SNAPSHOTS,

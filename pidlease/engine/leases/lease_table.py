@@ -157,7 +157,7 @@ class LeaseTable:
         """Begin the leases of a snapshot; a PID that has a lease keeps it as it is.
 
         Returns:
-            The PIDs whose leases began here, in the rows' order, and the time from which each
+            The PIDs of the leases that began here, in the rows' order, and the time from which each
             lease counts, in ms since 1970.
         """
         pids, begun_ms = array("q"), array("q")
