@@ -34,8 +34,8 @@ def by_key(values: Sequence[bytes]) -> Identity:
     key = _ESCAPED.sub(rb"\1", quoted[1]) if quoted else value
     if not quoted and not _BARE.fullmatch(value):
         raise IdempotencyKeyError(
-            'is a text of visible ASCII in quotes, as in "8e03978e-40d5"; the quotes may be left out'
-            " if it has no blanks, quotes, commas, semicolons or backslashes"
+            'is a text of visible ASCII in quotes, as in "8e03978e-40d5"; the quotes may be left'
+            " out if it has no blanks, quotes, commas, semicolons or backslashes"
         )
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise IdempotencyKeyError(f"has {len(key)} bytes; it has 1 to {KEY_BYTES_MAX}")

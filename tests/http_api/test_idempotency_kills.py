@@ -1,4 +1,4 @@
-"""Idempotency keys outlive the server: by replay, by snapshot, by both; and kill -9 at any moment."""
+"""Idempotency keys outlive the server: by replay, by snapshot, by both; and by kill -9."""
 
 import time
 from pathlib import Path
