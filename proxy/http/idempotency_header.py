@@ -1,7 +1,7 @@
 """Reads the header Idempotency-Key (draft-ietf-httpapi-idempotency-key-header-07).
 
 Its value is a string of structured fields (RFC 9651, section 3.3.3): in quotes, of blanks and ASCII
-that can be seen. Many clients send the key without quotes, which is accepted, too: both are one key.
+that can be seen. Many clients send the key without quotes, which is accepted: both are one key.
 """
 
 import re
