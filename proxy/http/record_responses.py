@@ -6,7 +6,7 @@ RefusedError
 |-- KeyFieldError       the keys of the records do not say their partition
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
-|-- GzipError           the body is not valid gzip
+|-- CodedBodyError      the body is not what its Content-Encoding says
 |-- BodyTooSlowError    no part of the body arrived in time
 `-- NoRoomError         requests in flight hold all memory for them
 
@@ -108,8 +108,8 @@ class BodyTooLongError(RefusedError):
     field = "body"
 
 
-class GzipError(RefusedError):
-    """The body is not valid gzip."""
+class CodedBodyError(RefusedError):
+    """The body is not what its Content-Encoding says."""
 
     problem = Problem.INVALID_REQUEST
     field = "body"

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -37,7 +38,7 @@ from pidlease.storage.io_pool import IoPool
 from proxy.http.idempotency_header import by_key
 from proxy.http.record_responses import (
     BodyTooLongError,
-    GzipError,
+    CodedBodyError,
     IdempotencyKeyError,
     ProducerFieldError,
     WrongTypeError,
@@ -210,6 +211,40 @@ Convert = Callable[[bytes | bytearray, Identity | None], RequestBatch]
 Build = tuple[Convert, int]
 
 
+#: Decompresses a body, but no more than some bytes.
+_Unpack = Callable[[bytes | bytearray, int], bytes]
+
+
+def _of_gzip(body: bytes | bytearray, size: int) -> bytes:
+    """Decompress gzip, of one member or several.
+
+    Raises:
+        CodedBodyError: it is not gzip, or not complete.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            return file.read(size)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CodedBodyError(f"the body is no complete gzip: {error}") from None
+
+
+def _of_zstd(body: bytes | bytearray, size: int) -> bytes:
+    """Decompress zstd (RFC 8878), of one frame or several.
+
+    Raises:
+        CodedBodyError: it is not zstd, or not complete.
+    """
+    try:
+        with pa.input_stream(pa.py_buffer(body), compression="zstd") as file:
+            found: bytes = file.read(size)
+    except OSError as error:
+        raise CodedBodyError(f"the body is no complete zstd: {error}") from None
+    return found
+
+
+_UNPACK: Final[Mapping[str, _Unpack]] = {"gzip": _of_gzip, "zstd": _of_zstd}
+
+
 class BatchMaker:
     """Makes batches of at most `bytes_max` bytes."""
 
@@ -234,11 +269,12 @@ class BatchMaker:
         coding = b",".join(codings).decode("latin-1").strip().lower()
         if coding in ("", "identity"):
             return convert, inline_bytes
-        if coding == "gzip":
+        unpack = _UNPACK.get(coding)
+        if unpack is not None:
             # Never on the event loop, and one at a time: a small body may unpack to a large one.
-            return partial(self._of_gzip, convert), -1
+            return partial(self._of_coded, unpack, convert), -1
         raise WrongTypeError(
-            "Content-Encoding", f"{coding[:50]} is not supported; send gzip, or uncompressed"
+            "Content-Encoding", f"{coding[:50]} is not supported; send gzip, zstd, or uncompressed"
         )
 
     def _of_kind(self, kinds: Sequence[bytes]) -> Build:
@@ -309,10 +345,16 @@ class BatchMaker:
         async with self._large:
             return await pool.run(make)
 
-    def _of_gzip(
-        self, convert: Convert, body: bytes | bytearray, named: Identity | None
+    def _of_coded(
+        self, unpack: _Unpack, convert: Convert, body: bytes | bytearray, named: Identity | None
     ) -> RequestBatch:
-        return convert(_unpacked(body, self._bytes_max), named)
+        found = unpack(body, self._bytes_max + 1)
+        if len(found) > self._bytes_max:
+            raise BodyTooLongError(
+                f"the body is longer than {self._bytes_max} bytes without compression; send less"
+                " at once"
+            )
+        return convert(found, named)
 
     def _of_raw(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
         data = self._build([(None, None, bytes(body), [])], named)
@@ -386,22 +428,3 @@ def _invalid(error: ValidationError, *where: str | int) -> RequestValidationErro
     """Return the first error of a body, with its place in it."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     return RequestValidationError([{**errors[0], "loc": ("body", *where, *errors[0]["loc"])}])
-
-
-def _unpacked(body: bytes | bytearray, bytes_max: int) -> bytes:
-    """Unpack a gzip body, of one member or several.
-
-    Raises:
-        BodyTooLongError: it is longer than `bytes_max`.
-        GzipError: it is not gzip, or not complete.
-    """
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-            found = file.read(bytes_max + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise GzipError(f"the body is no complete gzip: {error}") from None
-    if len(found) > bytes_max:
-        raise BodyTooLongError(
-            f"the body is longer than {bytes_max} bytes without compression; send less at once"
-        )
-    return found

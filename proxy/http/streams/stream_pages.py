@@ -154,6 +154,8 @@ class StreamReads:
         self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
     ) -> Values:
         partition, at, end = span.partition, offset - span.base, span.end - span.base
+        if at < partition.log.start_offset:  # what is deleted is not served from memory, either
+            raise OffsetRangeError(at, partition.log.start_offset, end)
         key = (partition, at, end, bytes_max, is_json)
         recent = self._recent.get(key)
         if recent is None:
