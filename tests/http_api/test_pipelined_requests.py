@@ -71,7 +71,7 @@ async def test_responses_come_in_the_order_of_the_requests(tmp_path: Path) -> No
         requests, expected = [], []
         for number in range(70):
             requests += [
-                post(b"%d" % number, "idempotency-key: k%d" % number),
+                post(b"%d" % number, f"idempotency-key: k{number}"),
                 f"GET {path_of()}?offset={number}&max_bytes=1 HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
                 f"GET {path_of('u')} HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
                 post(b"", *(f"{name}: {value!s}" for name, value in producer("p", 0, 99).items())),
