@@ -13,7 +13,7 @@ from pidlease.core.idempotency_keys import digest_of
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.engine.engine import EngineConfig
 from pidlease.engine.pending_batches import Pending
-from tests.http_api.appending import JSON, RAW, Door, door, path_of, producer, values
+from tests.http_api.appending import RAW, Door, door, path_of, producer, values
 from tests.kafka_listener.harness import Wanted
 
 #: Bodies whose digests are below and above that of the first one.
@@ -60,10 +60,12 @@ async def test_another_body_is_refused(tmp_path: Path) -> None:
             status, answer = await here.raw(each, keyed("k"))
             assert (status, answer["code"]) == (422, "idempotency_key_reused")
             assert answer["field"] == "Idempotency-Key"
-        as_json = {**JSON, **keyed("k")}
-        assert (await here.append(values("a"), as_json))[0] == 422, "another type of body"
         assert await contents(here) == [b"a"]
         assert await here.raw(b"a", keyed("k")) == stored(0, duplicate=True)
+        line = b'{"value":"a"}'
+        as_line: dict[str, Any] = {"content-type": "application/x-ndjson", **keyed("l")}
+        assert await here.raw(line, keyed("l")) == stored(1)
+        assert (await here.raw(line, as_line))[0] == 422, "another type of body"
 
 
 async def test_what_is_not_of_the_body_does_not_count(tmp_path: Path) -> None:
