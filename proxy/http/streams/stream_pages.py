@@ -164,7 +164,7 @@ class StreamReads:
                 running = asyncio.create_task(self._fetch(key, pool))
                 self._running[key] = running
                 running.add_done_callback(partial(self._ended, key))
-            # A reader whose client disconnects does not end the read of the others.
+            # A client that disconnects does not end the read of the others.
             read = await asyncio.shield(running)
         await count_read(partition.counts, read.data)
         values, next_offset = read.found
