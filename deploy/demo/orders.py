@@ -34,7 +34,7 @@ _PATH: Final = f"/v1/topics/{_TOPIC}/partitions/0/records"
 _SHOPS: Final = 4
 _ORDERS: Final = 300
 _KILLS: Final = 3
-#: Of a hundred requests: those whose response is lost, and those that are sent twice at once.
+#: Of a hundred requests: some lose their response, some are sent twice at once.
 _LOST_PERCENT: Final = 10
 _TWICE_PERCENT: Final = 5
 _REQUEST_S: Final = 5.0

@@ -41,7 +41,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
         self._head_bytes = 0
-        #: The request whose response is next.
+        #: The request that is answered next.
         self._served: RequestResponseCycle | None = None
         #: The request that is being received; None: its head is not complete.
         self._received: RequestResponseCycle | None = None
