@@ -29,9 +29,11 @@ class _Commands(LazyCommands):
         "consume": "proxy.cli.consume_command:consume",
         "copy": "proxy.cli.copy_command:copy",
         "repair": "proxy.cli.repair_command:repair",
+        "servers": "proxy.cli.servers_command:servers",
         "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
         "status": "proxy.cli.status_command:status",
         "verify": "proxy.cli.verify_command:verify",
+        "users": "proxy.cli.users_command:users_cli",
         "version": "",
         "topics": "proxy.cli.topics_command:topics_cli",
         "spark": "proxy.cli.spark:spark_cli",
@@ -78,8 +80,10 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "insecure")),
-    ("Kafka as the log", ("log", "upstream")),
+    ("Addresses", ("kafka_", "http_", "stream_", "cors_")),
+    ("Security", ("kafka_security_", "http_security_", "ssl_", "sasl_", "connections_max_reauth_",
+                  "acls", "super_", "allow_", "audit_", "insecure")),
+    ("Kafka as the log", ("log", "upstream", "shared")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
                               "auto_create_", "default_partitions", "partitions_max")),

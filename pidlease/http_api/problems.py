@@ -29,6 +29,8 @@ class Problem(enum.Enum):
     NAME_REQUIRED = 400, "A lease of this policy needs a name"
     WRONG_POLICY = 400, "The PID has another policy"
     INVALID_STREAM = 400, "The stream's path, headers or query are invalid"
+    LOGIN_REQUIRED = 401, "The request needs a login"
+    NOT_AUTHORIZED = 403, "The client has no right to this"
     POLICY_FORBIDDEN = 403, "The topic does not allow this policy"
     KAFKA_FORBIDDEN = 403, "Kafka does not allow this server to do that"
     STREAM_PRODUCER_FENCED = 403, "A newer producer writes to the stream"
@@ -111,7 +113,7 @@ class ProblemAnswer(BaseModel):
         int | None, Field(description="with producer_seq_conflict: the expected sequence number")
     ] = None
     current_epoch: Annotated[
-        int | None, Field(description="with producer_fenced: the newest epoch, or generation, in the log or granted")
+        int | None, Field(description="with producer_fenced: the newest epoch, stored or granted")
     ] = None
     offset: Annotated[
         int | None, Field(description="with unreadable_records: the first unreadable offset")

@@ -1,9 +1,9 @@
 """Adds the routes of the API to the application of the HTTP port."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -21,6 +21,7 @@ from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
+from proxy.http.owner_requests import OwnerRequests
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
@@ -58,10 +59,12 @@ class HttpApi(NamedTuple):
     Attributes:
         start: starts the removal of expired streams; call it in the event loop.
         close: ends reads that wait.
+        disconnect: closes the connections to other active servers.
     """
 
     start: Callable[[], None]
     close: Callable[[], None]
+    disconnect: Callable[[], Coroutine[Any, Any, None]]
 
 
 def add_http_api(
@@ -81,7 +84,8 @@ def add_http_api(
 
         streams: how streams are served.
     """
-    records = RecordRoutes(engine, topics, limits or RecordLimits())
+    owners = OwnerRequests(engine)
+    records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
     config = streams or StreamsConfig()
     stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)
     add_handlers(app)
@@ -89,7 +93,7 @@ def add_http_api(
     add_record_handlers(app)
     add_stream_handlers(app)
     add_openapi(app)
-    app.include_router(lease_router(engine))
+    app.include_router(lease_router(engine, owners))
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
@@ -111,4 +115,4 @@ def add_http_api(
         records.close()
         stream_routes.close()
 
-    return HttpApi(stream_routes.catalog.start, close)
+    return HttpApi(stream_routes.catalog.start, close, owners.close)

@@ -8,7 +8,7 @@
   connection. Here the refusal waits for their responses.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Transport
 from typing import Any, Final
 
 import structlog
@@ -22,6 +22,8 @@ from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
 
+#: The key of a client's certificate in the state of a request's scope.
+PEER_CERTIFICATE: Final = "peer_certificate"
 #: The longest head of a request, and the longest trailers, in bytes.
 HEAD_BYTES_MAX: Final = 64 << 10
 
@@ -47,6 +49,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._received: RequestResponseCycle | None = None
         #: The refusal of the malformed request that is the last of this connection.
         self._refusal: str | None = None
+
+    @override
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
 
     @override
     def data_received(self, data: bytes) -> None:

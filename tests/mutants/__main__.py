@@ -17,6 +17,7 @@ from tests.mutants.idempotency_mutants import IDEMPOTENCY
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
+from tests.mutants.security_mutants import SECURITY
 from tests.mutants.sharing_mutants import SHARING
 from tests.mutants.storage_mutants import STORAGE
 from tests.mutants.stream_mutants import STREAMS
@@ -24,7 +25,7 @@ from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
-    *STREAMS, *IDEMPOTENCY,
+    *STREAMS, *IDEMPOTENCY, *SECURITY,
 )  # fmt: skip
 
 

@@ -8,12 +8,12 @@ starts at 0. The lease table only bounds the number of leases.
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
 
-from pidlease.coordination.pid_sequence import PidSequence
+from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.idempotency_keys import is_of_key
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
@@ -22,6 +22,7 @@ from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
 from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
+from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRows
 
@@ -83,6 +84,11 @@ class Leases:
         self._names = ProducerNames() if names is None else names
         #: Of PIDs that a name is bound to, the last generation granted: lower ones are fenced.
         self.fences: dict[int, int] = {}
+        #: Whether fences are kept beyond the leases here: another server may keep a PID for longer,
+        #: and this one may take over a partition with its batches.
+        self.keeps_fences = False
+        #: Learns what other servers have granted to names; None: there are none.
+        self.read_fences: Callable[[], Awaitable[None]] | None = None
         #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
         #: Called with each PID after its lease has ended.
@@ -172,7 +178,11 @@ class Leases:
 
     def unsure(self, pid: int) -> bool:
         """Return whether another server may have leased a PID."""
-        return self.blocks.unsure(pid)
+        if self.blocks.unsure(pid):
+            return True
+        # Only a name's fence shows that a PID of policy monotonic may begin.
+        named = self.read_fences is not None and policy_of(pid) is Policy.MONOTONIC
+        return named and pid not in self.fences
 
     async def look(self) -> None:
         """Learn which PIDs other servers have leased, by a read that begins after this call.
@@ -181,6 +191,11 @@ class Leases:
             SequenceError: the coordinator cannot be read now.
         """
         await self.blocks.look()
+        if self.read_fences is not None:
+            try:
+                await self.read_fences()
+            except LogError as error:
+                raise SequenceError(str(error)) from error
 
     def now_ms(self) -> int:
         """Return the time by which leases end, in ms since 1970."""
@@ -239,8 +254,9 @@ class Leases:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
             for partition in self._table.pop(pid):
                 partition.forget(pid)
-            self.fences.pop(pid, None)
-            self.formers.pop(pid, None)
+            if not self.keeps_fences:
+                self.fences.pop(pid, None)
+                self.formers.pop(pid, None)
             for on_ended in self.on_ended:
                 on_ended(pid)
             self._names.drop(pid)

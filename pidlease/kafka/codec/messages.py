@@ -106,6 +106,24 @@ async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
     return request
 
 
+def write_request(header: RequestHeader, frame: bytearray, request: Any) -> bytearray:
+    """Return a request with another body.
+
+    Parameters:
+        frame: the request; its header is kept.
+        request: the body, as kio's entity.
+    """
+    stream = io.BytesIO()
+    entity_writer(type(request))(stream, request)
+    tags = b"\0" if request.__flexible__ else b""
+    return frame[: header.body] + tags + stream.getvalue()
+
+
+def response_class(api_key: int, version: int) -> Any:
+    """Return kio's class of a response."""
+    return _message(api_key, version, EntityType.response)
+
+
 def _request(header: RequestHeader) -> Any:
     return _message(header.api_key, header.version, EntityType.request)
 

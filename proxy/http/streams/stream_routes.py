@@ -33,6 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
+from proxy.http.current_caller import require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
@@ -81,6 +82,8 @@ from proxy.http.streams.stream_requests import (
     stream_query,
     topic_of_path,
 )
+from proxy.security.acls import Operation, ResourceKind
+from proxy.security.authorizer import Right
 
 #: How long a connection with server-sent events lasts: then caches may join the next ones.
 _EVENTS_SECONDS: Final = 60.0
@@ -168,6 +171,8 @@ class StreamRoutes:
         wanted = new_stream(headers, self.prefix)
         if headers.get(FORKED_FROM) is not None and not wanted.source:
             raise UnknownStreamError(f"{FORKED_FROM} is the path of no stream")
+        if wanted.source:
+            require(Right(Operation.READ, ResourceKind.TOPIC, wanted.source))
         for each in filter(None, (name, wanted.source)):
             with suppress(UnknownStreamError, DeletedStreamError):
                 await self.catalog.find(each)  # removes it if it has expired
