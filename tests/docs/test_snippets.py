@@ -1,5 +1,6 @@
 """Every code block of README, of the pages and of the docstrings runs as it is pasted."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -80,6 +81,8 @@ def _run(blocks: Sequence[Block], folder: Path, kafka: Callable[[], str]) -> Non
     text = "".join(each.text for each in blocks if not each.reason)
     if curl_missing() and "curl" in text:
         pytest.skip("there is no curl")
+    if shutil.which("openssl") is None and "openssl" in text:
+        pytest.skip("there is no openssl")
     env: dict[str, str] = {}
     if "pidlease.spark" in text or "pyspark" in text:
         if reason := spark_missing():
