@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,9 +93,7 @@ def test_the_schema_has_each_value() -> None:
 @needs_helm
 @pytest.mark.parametrize("path", _SETS, ids=lambda path: path.stem)
 def test_what_it_renders_is_valid(path: Path) -> None:
-    assert "0 chart(s) failed" in _run(
-        "lint", "--strict", *_CLUSTER, _CHART, "--values", path
-    )
+    assert "0 chart(s) failed" in _run("lint", "--strict", *_CLUSTER, _CHART, "--values", path)
     documents = _rendered("--values", path)
     for version in _VERSIONS:
         for document in documents:
@@ -142,9 +139,9 @@ def test_a_standby(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def monitored() -> Iterator[list[dict[str, Any]]]:
+def monitored() -> list[dict[str, Any]]:
     (path,) = (each for each in _SETS if each.stem == "monitored")
-    yield _rendered("--values", path)
+    return _rendered("--values", path)
 
 
 @needs_helm
