@@ -41,6 +41,8 @@ pytestmark = [needs_kafka, pytest.mark.kafka]
 _SESSION_SECONDS = 2.0
 _HANG_S = 300.0
 _PARTITIONS = 6
+#: What a server logs of partitions that another one owns now.
+_HANDED_OVER = "partitions handed over"
 
 
 @dataclass
@@ -120,17 +122,20 @@ def test_faults_of_an_owner(pair: Pair) -> None:
     os.kill(pair.a.pid, signal.SIGSTOP)
     until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
     time.sleep(random.random())  # clients that do not wait for the suspended one get on
+    before = pair.a.log_text().count(_HANDED_OVER)
     os.kill(pair.a.pid, signal.SIGCONT)
+    # It goes on as an owner until it notices that another one has been there.
+    until(lambda: pair.a.log_text().count(_HANDED_OVER) > before, "the suspended one to step down")
     until(lambda: all(pair.leaders(topic)), "both own some again")
     get_on(loads, within_s=_HANG_S)
-    assert "partitions handed over" in pair.a.log_text(), "it went on for a moment"
 
     assert pair.a.stop() == 0
     assert re.search(r"drained +slots_left=0", pair.a.log_text())
     until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
     get_on(loads, within_s=_HANG_S)
     stored = pair.read_back(topic, loads)
-    assert pair.b.metric("pidlease_partitions_taken_over_total") >= 3 * served
+    # All of the first time; the second and the third time there were some.
+    assert pair.b.metric("pidlease_partitions_taken_over_total") >= served + 2
     pair.a.start()
     print(f"{served} partitions lost their owner three times; {len(stored)} records")
 
