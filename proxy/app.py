@@ -48,8 +48,9 @@ from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
 from proxy.ops.http_metrics import HttpMetrics
 from proxy.ops.ops_api import ops_app
-from proxy.ops.status_response import replay_of
+from proxy.ops.status_response import reason_of, replay_of
 from proxy.security.security_config import SECURITY_FOLDER, SecurityError
+from proxy.service_manager import ServiceManager, ServiceState
 from proxy.settings_reload import apply, read_again
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class App:
         self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
+        self._manager = ServiceManager.from_environment(os.environ, os.getpid())
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -119,12 +121,21 @@ class App:
         Raises:
             StartError: the server cannot start.
         """
-        repeats = asyncio.create_task(write_repeats())
+        tasks = [asyncio.create_task(write_repeats())]
+        if self._manager is not None:
+            tasks.append(asyncio.create_task(self._manager.run(self._service_state)))
         try:
             await self._run()
         finally:
-            repeats.cancel()
+            for each in tasks:
+                each.cancel()
             LINES.flush(everything=True)
+
+    def _service_state(self) -> ServiceState:
+        waiting = self._backend.waiting if self._backend is not None else ""
+        standing_by = self._backend is not None and self._backend.standing_by
+        reason = reason_of(self._engine, waiting)
+        return ServiceState(started=standing_by or not reason, text=reason or "serving")
 
     async def _run(self) -> None:
         stop = asyncio.Event()
@@ -174,12 +185,16 @@ class App:
             sys.stderr.flush()
             os._exit(_NOT_IN_TIME)
 
+        if self._manager is not None:
+            self._manager.stopping()
         self._last_moment = threading.Timer(seconds, end)
         self._last_moment.daemon = True
         self._last_moment.start()
 
     def ended(self) -> None:
         """Cancel the end that `_bound` has set: the process may go on after this server."""
+        if self._manager is not None:
+            self._manager.close()
         if self._last_moment is not None:
             self._last_moment.cancel()
             self._last_moment.join()
@@ -233,6 +248,8 @@ class App:
         await self._listen(backend, self._engine)
         await backend.join(self._engine)
         self._engine.ready = True
+        if self._manager is not None:
+            self._manager.report(self._service_state())
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
 
