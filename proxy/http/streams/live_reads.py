@@ -23,8 +23,10 @@ from proxy.http.streams.stream_requests import DATA_ENCODING, next_cursor
 
 #: What ends a line of server-sent events.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-
-
+#: From this number of readers on, each rests after an event: so long for each reader, and at most.
+_READERS_MANY: Final = 20
+_REST_SECONDS: Final = 0.0004
+_REST_SECONDS_MAX: Final = 0.5
 #: How many events are kept for other readers, and how large one may be, in bytes.
 _SHARED_MAX: Final = 32
 _SHARED_BYTES: Final = 64 << 10
@@ -61,6 +63,16 @@ class LiveReads:
                 if len(self._events) > _SHARED_MAX:
                     self._events.popitem(last=False)
         return found
+
+    async def rest(self) -> None:
+        """Let values come together before a reader's next event, if there are many readers.
+
+        An event costs the server as much as an append. Without a rest each event would have one
+        value, and many readers would leave appends little time.
+        """
+        readers = len(self._waiting)
+        if readers > _READERS_MANY:
+            await asyncio.sleep(min(readers * _REST_SECONDS, _REST_SECONDS_MAX))
 
     def close(self) -> None:
         """End all reads that wait."""

@@ -548,6 +548,8 @@ class StreamRoutes:
                 is_first = False
                 if closed or (up_to_date and reader.is_over):
                     return
+                if values.values and not closed:
+                    await self._live.rest()
                 if up_to_date:
                     left = seconds_left(began, _EVENTS_SECONDS)
                     await reader.wait(offset, left)
