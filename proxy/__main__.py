@@ -87,7 +87,7 @@ _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
                               "auto_create_", "default_partitions", "partitions_max")),
-    ("Producers and leases", ("judging", "lease_", "ring_", "snapshot_")),
+    ("Producers and leases", ("judging", "lease_", "ring_", "idempotency_", "snapshot_")),
     ("Consumer groups", ("group", "offsets_")),
     ("Limits", ("request_", "batch_", "fetch_", "memory_", "connections_", "idle_", "io_")),
     ("Stopping, log lines and tests", ("stop_", "log_", "faults")),

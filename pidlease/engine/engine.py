@@ -64,6 +64,7 @@ class EngineConfig:
     Attributes:
         lease_ms: the length of a lease.
         ring_capacity: the number of slots of the lease table.
+        keys_max: the most idempotency keys at once.
         judging: whether batches are validated; if not, every batch counts as one without a PID.
         partitions_max: the most partitions of all topics together.
         maintenance: how often maintenance runs.
@@ -71,6 +72,7 @@ class EngineConfig:
 
     lease_ms: int = 24 * 3600 * 1000
     ring_capacity: int = 1_000_000
+    keys_max: int = 100_000
     judging: bool = True
     partitions_max: int = 20_000
     maintenance: MaintenanceConfig = field(default_factory=MaintenanceConfig)
@@ -119,6 +121,7 @@ class Engine:
             clock_ms,
             lease_ms=config.lease_ms,
             capacity=config.ring_capacity,
+            keys_capacity=config.keys_max,
             names=self.names,
         )
         self.naming: Final = NamedLeases(coordination.names, coordination_pool, self.leases)

@@ -112,6 +112,8 @@ def _leases(leases: Leases) -> Iterator[Metric]:
     yield metrics.LEASE_LENGTH.of(leases.lease_ms / 1000)
     yield metrics.RING_USED.of(len(leases.ring))
     yield metrics.RING_CAPACITY.of(leases.ring.capacity)
+    yield metrics.KEYS_USED.of(len(leases.keys))
+    yield metrics.KEYS_CAPACITY.of(leases.keys.capacity)
     yield metrics.BLOCK_LEFT.of(leases.blocks.left)
     yield metrics.PREFETCH_SECONDS.of(leases.blocks.prefetch_seconds)
     yield metrics.PREFETCH_FAILURES.of(leases.blocks.prefetch_failures)

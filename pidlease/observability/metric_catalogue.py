@@ -161,6 +161,10 @@ LEASES_EXPIRED = _define("counter", "pidlease_leases_expired", "Leases that have
 LEASES = _define("gauge", "pidlease_leases", "Leases in force.")
 RING_USED = _define("gauge", "pidlease_lease_ring_used", "Slots of the lease table in use.")
 RING_CAPACITY = _define("gauge", "pidlease_lease_ring_capacity", "Slots of the lease table.")
+KEYS_USED = _define("gauge", "pidlease_idempotency_keys", "Idempotency keys in use.")
+KEYS_CAPACITY = _define(
+    "gauge", "pidlease_idempotency_keys_capacity", "The most idempotency keys at once."
+)
 LEASE_LENGTH = _define("gauge", "pidlease_lease_length_seconds", "Length of a lease.")
 LEASE_SECONDS = _define(
     "histogram",

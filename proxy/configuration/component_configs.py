@@ -31,6 +31,7 @@ def engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
         lease_ms=int(settings.lease_seconds * 1000),
         ring_capacity=settings.ring_capacity,
+        keys_max=settings.idempotency_keys_max,
         judging=settings.judging == "on",
         partitions_max=settings.partitions_max,
         maintenance=MaintenanceConfig(

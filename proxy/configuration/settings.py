@@ -281,6 +281,9 @@ class Settings(BaseSettings):
     ring_capacity: int = Field(
         1_000_000, gt=0, le=50_000_000, description="size of the lease table"
     )
+    idempotency_keys_max: int = Field(
+        100_000, gt=0, le=50_000_000, description="idempotency keys at once, each for a lease"
+    )
 
     zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
         None, description="HOST:PORT,.../CHROOT, the source of PIDs; default: a file"

@@ -10,7 +10,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
-from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
+)
 from proxy.http.body_limit import BodyLimit
 from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.errors import add_handlers
@@ -30,7 +35,8 @@ _BODY_BYTES_MAX: Final = 1 << 20
 #: What web pages of other origins may use.
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _HEADERS: Final = (
-    "Content-Type", "Content-Encoding", PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ, *REQUEST_HEADERS,
+    "Content-Type", "Content-Encoding", IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ,
+    *REQUEST_HEADERS,
 )  # fmt: skip
 
 

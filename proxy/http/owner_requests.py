@@ -32,6 +32,7 @@ _OWNER: Final = "Pidlease-Owner"
 #: Headers of a request that are sent on; none of them is about the connection.
 _SENT_ON: Final = (
     "content-type", "content-encoding", "accept", "producer-id", "producer-epoch", "producer-seq",
+    "idempotency-key",
 )  # fmt: skip
 #: Headers of a response that are sent back.
 _SENT_BACK: Final = ("content-type", "retry-after")

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.idempotency_keys import KEY_BYTES_MAX, is_key_name
 from pidlease.core.key_partition import partition_for_key
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import Outcome
@@ -21,6 +22,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic, topic_o
 from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     IN_DIGITS,
     NUMBER_MAX,
     PRODUCER_EPOCH,
@@ -44,7 +46,7 @@ from proxy.http.request_batch import (
     BatchMaker,
     RequestBatch,
     append_headers,
-    by_headers,
+    by_key_or_headers,
 )
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
@@ -136,8 +138,8 @@ class RecordRoutes:
     async def append(self, request: Request, topic: _Topic, partition: _Number) -> Response:
         """Append records, all or none, as one batch.
 
-        With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
-        repeated request is not stored again.
+        With Producer-Id, Producer-Epoch and Producer-Seq, or with Idempotency-Key, or with a leased
+        PID in the body, a repeated request is not stored again.
         """
         found = self.service().engine.partition(topic, partition)
         if found is None:
@@ -178,7 +180,7 @@ class RecordRoutes:
             partition: None: it is chosen by the records' key.
         """
         headers = append_headers(request.scope["headers"])
-        named = by_headers(headers)
+        named = by_key_or_headers(headers)
         build = self.maker.build_of(headers)
         with HeldBytes(self.append_memory) as held:
             announced = headers.get(CONTENT_LENGTH, (b"",))[0]
@@ -187,16 +189,20 @@ class RecordRoutes:
             held.more(len(batch.data))
             # The server may be stopping, or the topic deleted since.
             service = self.service()
-            if partition is None:
-                partition = self._chosen(service.engine, topic, batch, body)
-            del body
-            found = service.engine.partition(topic, partition)
+            number = partition
+            if number is None:
+                number = self._chosen(service, topic, batch, body)
+            found = service.engine.partition(topic, number)
             if found is None:
-                found, service = await self._partition(topic, partition), self.service()
+                found, service = await self._partition(topic, number), self.service()
+                if partition is None:  # its key may have been sent elsewhere meanwhile
+                    number = self._chosen(service, topic, batch, body)
+                    found = service.engine.partition(topic, number) or found
+            del body
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
-        return outcome, batch.identity, partition
+        return outcome, batch.identity, found.name.partition
 
     async def read(
         self,
@@ -220,17 +226,26 @@ class RecordRoutes:
             raise
 
     @staticmethod
-    def _chosen(engine: Engine, topic: str, batch: RequestBatch, body: bytearray) -> int:
+    def _chosen(service: AppendService, topic: str, batch: RequestBatch, body: bytearray) -> int:
         """Choose the partition of a batch without one; if any will do, one of this server's.
 
         Raises:
             KeyFieldError: the keys differ, or the producer would not know where a repeat goes.
             _ElsewhereError: another active server owns it.
         """
-        number = _partition_of(batch, topic_of(engine, topic).partitions)
+        engine, identity = service.engine, batch.identity
+        count = topic_of(engine, topic).partitions
+        former = None
+        if identity is not None and is_key_name(identity.name):
+            # A key counts for the whole topic here. It may have gone elsewhere: with other records,
+            # or before partitions were added.
+            every = (engine.partition(topic, each) for each in range(count))
+            there = [each for each in every if each is not None]
+            former = service.keys.partition_of(identity.name, there)
+        number = _partition_of(batch, count) if former is None else former.name.partition
         if engine.shared_cluster is None:
             return number
-        if batch.keys == {None}:
+        if identity is None and batch.keys == {None}:
             own = [each.name.partition for each in engine.partitions_of(topic)
                    if not each.elsewhere]  # fmt: skip
             number = random.choice(own) if own else number  # noqa: S311 - no secret
@@ -286,6 +301,8 @@ def _partition_of(batch: RequestBatch, partitions: int) -> int:
     (key,) = batch.keys
     if key is not None:
         return partition_for_key(key, partitions)
+    if batch.identity is not None and is_key_name(batch.identity.name):
+        return partition_for_key(batch.identity.name.encode(), partitions)
     if batch.identity is not None:
         raise KeyFieldError(
             "a producer that numbers its requests sends records with a key here, or names the"
@@ -311,6 +328,11 @@ def append_description() -> dict[str, Any]:
             _header(PRODUCER_ID, {"type": "string"}, "1 to 256 bytes of UTF-8, all visible"),
             _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer restarts"),
             _header(PRODUCER_SEQ, _NUMBER, "counts requests, from 0 in each epoch"),
+            _header(
+                IDEMPOTENCY_KEY,
+                {"type": "string"},
+                f"1 to {KEY_BYTES_MAX} characters; of the requests with it one is stored",
+            ),
         ],
         "requestBody": {
             "required": True,

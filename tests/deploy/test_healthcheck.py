@@ -44,9 +44,7 @@ def test_a_server_by_tls(tmp_path: Path) -> None:
     server = PidleaseServer(tmp_path / "server", settings=settings)
     server.launch()
     try:
-        server.process.wait_until(
-            lambda: _check(server.http_port, **settings).returncode == 0, 300
-        )
+        server.process.wait_until(lambda: _check(server.http_port, **settings).returncode == 0, 300)
         plain = _check(server.http_port)
         assert plain.returncode == 1
     finally:

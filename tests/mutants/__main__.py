@@ -13,6 +13,7 @@ from tests.mutants.copier_mutants import COPIER
 from tests.mutants.damage_mutants import DAMAGE
 from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.groups_mutants import GROUPS
+from tests.mutants.idempotency_mutants import IDEMPOTENCY
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
@@ -24,7 +25,7 @@ from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
-    *STREAMS, *SECURITY,
+    *STREAMS, *IDEMPOTENCY, *SECURITY,
 )  # fmt: skip
 
 

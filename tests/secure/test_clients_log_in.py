@@ -15,8 +15,8 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import admin as confluent_admin
 from typing_extensions import override
 
 from proxy.security.acls import Operation, ResourceKind
@@ -25,7 +25,9 @@ from tests.servers.authority import Authority, Certificate, needs_openssl
 from tests.servers.pidlease import PidleaseServer
 
 pytestmark = needs_openssl
-_T, _G, _C = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
+#: Its names, which have no types.
+_ADMIN: Final[Any] = confluent_admin
+_T, _G = ResourceKind.TOPIC, ResourceKind.GROUP
 _HANG_S: Final = 90.0
 _SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"}
 
@@ -181,11 +183,18 @@ async def test_aiokafka(running: Running, mechanism: str) -> None:
         await consumer.stop()
 
 
-def test_clients_with_a_wrong_password_are_refused(running: Running) -> None:
-    admin = AdminClient(running.librdkafka("alice", "SCRAM-SHA-256", **{
-        "sasl.password": "wrong"}))  # fmt: skip
-    with pytest.raises(KafkaException):
-        admin.list_topics(timeout=5)
+def test_a_client_with_a_wrong_password_is_refused(running: Running) -> None:
+    errors: list[Any] = []
+    producer = Producer(running.librdkafka("alice", "SCRAM-SHA-256", **{
+        "sasl.password": "wrong", "error_cb": errors.append}))  # fmt: skip
+    producer.produce("t", b"never")
+
+    def refused() -> bool:
+        producer.poll(0.1)
+        return any(each.code() == KafkaError._AUTHENTICATION for each in errors)
+
+    _until(refused)
+    producer.purge()
 
 
 def test_a_client_logs_in_again_in_time(running: Running) -> None:
@@ -221,6 +230,40 @@ def test_certificates_and_acls_reload_under_load(running: Running) -> None:
 def _replace(old: Certificate, new: Certificate) -> None:
     old.key.write_bytes(new.key.read_bytes())
     old.certificate.write_bytes(new.certificate.read_bytes())
+
+
+def test_acls_and_users_by_an_admin_client(running: Running) -> None:
+    """As kafka-acls.sh and kafka-configs.sh send them."""
+    admin = _ADMIN.AdminClient(running.librdkafka("root", "SCRAM-SHA-512"))
+    binding = _ADMIN.AclBinding(
+        _ADMIN.ResourceType.TOPIC, "by-", _ADMIN.ResourcePatternType.PREFIXED, "User:dora", "*",
+        _ADMIN.AclOperation.WRITE, _ADMIN.AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for future in admin.create_acls([binding]).values():
+        future.result(_HANG_S)
+    every = _ADMIN.AclBindingFilter(
+        _ADMIN.ResourceType.TOPIC, None, _ADMIN.ResourcePatternType.ANY, "User:dora", None,
+        _ADMIN.AclOperation.ANY, _ADMIN.AclPermissionType.ANY,
+    )  # fmt: skip
+    assert admin.describe_acls(every).result(_HANG_S) == [binding]
+    secret = b"Dora-planted-secret"
+    new = _ADMIN.UserScramCredentialUpsertion(
+        "dora", _ADMIN.ScramCredentialInfo(_ADMIN.ScramMechanism.SCRAM_SHA_256, 8192), secret
+    )
+    admin.alter_user_scram_credentials([new])["dora"].result(_HANG_S)
+    assert admin.create_topics([_ADMIN.NewTopic("by-dora", 1)])["by-dora"].result(_HANG_S) is None
+    settings = {"sasl.password": secret.decode(), "acks": "all"}
+    dora = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **settings))
+    assert _produce(dora, "by-dora", b"x") is None
+    described = admin.describe_user_scram_credentials(["dora"])["dora"].result(_HANG_S)
+    assert [each.iterations for each in described.scram_credential_infos] == [8192]
+    gone = _ADMIN.UserScramCredentialDeletion("dora", _ADMIN.ScramMechanism.SCRAM_SHA_256)
+    admin.alter_user_scram_credentials([gone])["dora"].result(_HANG_S)
+    for removed in admin.delete_acls([every]).values():
+        assert removed.result(_HANG_S) == [binding]
+    late = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **{
+        **settings, "message.timeout.ms": 3000}))  # fmt: skip
+    assert _produce(late, "by-dora", b"x") is not None
 
 
 def test_https(running: Running) -> None:

@@ -78,6 +78,7 @@ _PUBLIC = ("/healthz", "/readyz")
 NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "GET /metrics": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/status": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/servers": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /docs": None,
     "GET /openapi.json": None,
     "HEAD /openapi.json": None,

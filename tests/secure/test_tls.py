@@ -93,6 +93,7 @@ async def test_a_batch_over_tls(tmp_path: Path, pki: Pki) -> None:
         assert await _is_refused(running, ssl.create_default_context())
 
 
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 async def test_old_versions_of_tls_are_refused(
     tmp_path: Path, pki: Pki, version: ssl.TLSVersion

@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
+from pidlease.core.idempotency_keys import is_of_key
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
 from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of
@@ -32,6 +33,7 @@ _AT_ONCE: Final = 500
 #: Why leases are refused.
 _NO_BLOCK: Final = "no block"
 _RING_FULL: Final = "ring full"
+_KEYS_FULL: Final = "keys full"
 
 _log = structlog.get_logger(__name__)
 
@@ -57,11 +59,12 @@ class Leases:
         pool: the threads for it.
         clock_ms: the time, in ms since 1970.
         lease_ms: the length of every lease.
-        capacity: the most leases at once.
+        capacity: the most leases at once, of idempotency keys aside.
+        keys_capacity: the most idempotency keys at once.
         names: the producer ids of policy epoch; an id is removed with its lease.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built in one place
         self,
         sequence: PidSequence,
         pool: IoPool,
@@ -69,10 +72,13 @@ class Leases:
         *,
         lease_ms: int,
         capacity: int,
+        keys_capacity: int = 100_000,
         names: ProducerNames | None = None,
     ) -> None:
         self.lease_ms: Final = lease_ms
         self.ring: Final = LeaseRing(capacity)
+        #: The idempotency keys; they take no slots of others, and others none of theirs.
+        self.keys: Final = LeaseRing(keys_capacity)
         self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
         self._names = ProducerNames() if names is None else names
@@ -117,7 +123,7 @@ class Leases:
         """Leases refused, by reason."""
         found = dict.fromkeys((_NO_BLOCK, _RING_FULL), 0)
         for (reason, _), count in self.refused_by.items():
-            found[reason] += count
+            found[reason] = found.get(reason, 0) + count
         return found
 
     # ------------------------------------------------------------------ leasing
@@ -217,7 +223,7 @@ class Leases:
             try:
                 self._adopt_unknown(pid, now_ms)
             except RingFullError:
-                self.refused_by[_RING_FULL, policy_of(pid)] += 1
+                self.refused_by[_KEYS_FULL if is_of_key(pid) else _RING_FULL, policy_of(pid)] += 1
                 return False
             self._table.put(pid, -1, now_ms)
         elif lease.first_ms < 0:
@@ -233,13 +239,17 @@ class Leases:
             self.ring.restore(pid, due_ms)
             return
         self.expire()
-        self.ring.grant(pid, due_ms)
+        self._ring_of(pid).grant(pid, due_ms)
+
+    def _ring_of(self, pid: int) -> LeaseRing:
+        return self.keys if is_of_key(pid) else self.ring
 
     # ------------------------------------------------------------------ ending
 
     def expire(self) -> int:
         """End leases that are due, a bounded number at a time; return how many ended."""
         gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
+        gone += self.keys.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
             for partition in self._table.pop(pid):
@@ -317,4 +327,4 @@ class Leases:
         now_ms = self._clock_ms()
         # Every lease begins anew: while the server was down, producers could not write.
         for pid in self._table.restore(pids, partition, now_ms):
-            self.ring.restore(pid, now_ms + self.lease_ms)
+            self._ring_of(pid).restore(pid, now_ms + self.lease_ms)

@@ -42,6 +42,7 @@ from proxy.http.request_batch import CONTENT_LENGTH, by_headers
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 from proxy.http.streams.json_values import JsonValuesError, json_values
 from proxy.http.streams.live_reads import (
+    EventKey,
     EventStream,
     LiveReader,
     LiveReads,
@@ -531,19 +532,18 @@ class StreamRoutes:
             while not stream.partition.gone:
                 try:
                     values = await self._page(stream, offset, READ_BYTES_DEFAULT)
-                    event = data_event(values.values, kind) if values.values else b""
+                    begin, offset = offset, values.next_offset
+                    up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
+                    key = (stream.partition, kind, begin, offset, up_to_date, closed, cursor)
+                    event = self._live.event(key, partial(_event, values, key))
                     size = len(event)
                     held.more(size)
                 except _ENDS as error:
                     LINES.write(_log, "warning", "an event stream ends", kind_of(error),
                                 topic=stream.topic.name, error=str(error))  # fmt: skip
                     return
-                offset = values.next_offset
-                up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
                 if values.values or is_first or closed:
-                    yield event + control_event(
-                        offset, cursor, up_to_date=up_to_date, closed=closed
-                    )
+                    yield event
                 held.less(size)
                 is_first = False
                 if closed or (up_to_date and reader.is_over):
@@ -586,6 +586,13 @@ class _NotAppendedError(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response: Final = response
+
+
+def _event(values: Values, key: EventKey) -> bytes:
+    """Return the event with values, if there are any, and the control event after it."""
+    _, kind, _, offset, up_to_date, closed, cursor = key
+    data = data_event(values.values, kind) if values.values else b""
+    return data + control_event(offset, cursor, up_to_date=up_to_date, closed=closed)
 
 
 def _closed(stream: Stream) -> Response:
