@@ -115,7 +115,7 @@ class Container:
 
     def stop(self, grace_s: int) -> int:
         """Send SIGTERM, and SIGKILL after the grace; return the exit code."""
-        docker("stop", "--time", str(grace_s), self.name)
+        docker("stop", "-t", str(grace_s), self.name)
         return int(self.state()["ExitCode"])
 
     def start(self) -> None:
