@@ -78,7 +78,8 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "insecure")),
+    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "console",
+                   "insecure")),
     ("Kafka as the log", ("log", "upstream")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",

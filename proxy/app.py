@@ -20,6 +20,7 @@ from pidlease import __version__
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.outcome_history import OutcomeHistory
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
@@ -36,6 +37,7 @@ from proxy.configuration.component_configs import (
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
+from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
@@ -43,6 +45,7 @@ from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
+from proxy.ops.console_page import add_console_page
 from proxy.ops.http_metrics import HttpMetrics
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import replay_of
@@ -86,6 +89,7 @@ class App:
             settings.log, Path(settings.data_dir), real.fsyncs,
             lambda: Parts(self._backend, self._engine, self._listener),
         )  # fmt: skip
+        self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
@@ -259,8 +263,12 @@ class App:
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
             streams_config(self._settings),
+            ConsoleSources(self._history, lambda: self._backend.brokers() if self._backend else ()),
         )  # fmt: skip
+        if self._settings.console:
+            add_console_page(app)
         self._http_api.start()
+        self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
@@ -300,6 +308,7 @@ class App:
                 # In a thread: a read that is still running may need the event loop.
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
+        await self._history.stop()
         await self._metrics.lag.stop()
         LINES.flush(everything=True)
         _log.info("stopped")

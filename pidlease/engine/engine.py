@@ -115,6 +115,7 @@ class Engine:
             lease_ms=config.lease_ms,
             capacity=config.ring_capacity,
             names=self.names,
+            recent=self.counts.recent,
         )
         self.naming: Final = NamedLeases(coordination.names, coordination_pool, self.leases)
         self._store = store
@@ -235,6 +236,11 @@ class Engine:
     def partitions(self) -> list[Partition]:
         """Return all partitions."""
         return self._table.all_partitions()
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return self.config.partitions_max - self._table.partitions_left
 
     @property
     def partitions_left(self) -> int:
