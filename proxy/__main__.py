@@ -31,6 +31,7 @@ class _Commands(LazyCommands):
         "repair": "proxy.cli.repair_command:repair",
         "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
         "status": "proxy.cli.status_command:status",
+        "top": "proxy.cli.top_command:top",
         "verify": "proxy.cli.verify_command:verify",
         "version": "",
         "topics": "proxy.cli.topics_command:topics_cli",
