@@ -44,6 +44,12 @@ class LoopLag:
             with suppress(asyncio.CancelledError):
                 await self._task
 
+    def observe(self, late: float) -> None:
+        """Count a measurement, in seconds."""
+        self.histogram.observe(late)
+        self.longest = max(self.longest, late)
+        self._recent = max(self._recent, late)
+
     def take_longest(self) -> float:
         """Return the longest lag since the previous call, in seconds; for one caller."""
         recent, self._recent = self._recent, 0.0
@@ -53,7 +59,4 @@ class LoopLag:
         while True:
             due = time.monotonic() + self._every
             await asyncio.sleep(self._every)
-            late = max(time.monotonic() - due, 0.0)
-            self.histogram.observe(late)
-            self.longest = max(self.longest, late)
-            self._recent = max(self._recent, late)
+            self.observe(max(time.monotonic() - due, 0.0))

@@ -294,7 +294,7 @@ async def test_the_policy_keeps_scripts_and_styles_out(tmp_path: Path, browser: 
         assert await page.evaluate("window.ran") is None
 
 
-# ---------------------------------------------------------------------- keyboard, a server that fails
+# -------------------------------------------------------------------- keyboard, a server that fails
 
 
 async def test_the_keyboard_is_enough(tmp_path: Path, browser: "Browser") -> None:
