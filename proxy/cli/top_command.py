@@ -243,7 +243,7 @@ def _details(row: EventRow) -> str:
 
 
 def _texts(title: str, *columns: str) -> Table:
-    """Make a table whose columns are all texts."""
+    """Make a table that has only texts."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

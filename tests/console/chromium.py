@@ -128,9 +128,9 @@ async def served(
     async def scrape() -> bytes:
         return b""
 
-    async with serving(folder, wanted) as server:
+    async with serving(folder, wanted) as server, LoopLag(0.01) as lag:
         server.engine.ready = True
-        history = OutcomeHistory(lambda: server.engine, LoopLag(1))
+        history = OutcomeHistory(lambda: server.engine, lag)
         app = ops_app(lambda: server.engine, 0, scrape, str)
         add_http_api(
             app, lambda: server.engine, lambda: server.topics,

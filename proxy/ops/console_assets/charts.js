@@ -36,9 +36,10 @@ export function chart(title, samples, series, unit, sampleSeconds) {
     return `${name}: now ${number(last)}${unit}, at most ${number(Math.max(0, ...values[at]))}${unit}`;
   });
   const key = series.map(([name], at) =>
-    el("span", { class: `key-${at}` }, `${at ? ", " : ""}${name} ${number(values[at].at(-1))}${unit}`));
+    el("span", { class: `key-${at}` },
+      `${at ? ", " : ""}${series.length > 1 ? name : "now"} ${number(values[at].at(-1))}${unit}`));
   return el("figure", {},
-    el("figcaption", {}, `${title}: `, key, el("span", {}, ` (most: ${number(top)}${unit})`)),
+    el("figcaption", {}, `${title}: `, key, el("span", {}, ` (at most ${number(top)}${unit})`)),
     shape("svg", {
       viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
       "aria-label": `${title} of the last hour. ${said.join("; ")}`,

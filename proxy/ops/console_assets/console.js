@@ -38,18 +38,19 @@ function showProblem(text) {
   problem.hidden = !text;
 }
 
-/** Replace the content of the view, and keep the focus, and what is unfolded or being typed. */
+/** Whether the user fills in a form, or has unfolded a record: then nothing is drawn again. */
+function busy() {
+  return document.activeElement.matches("main input, main select")
+    || main.querySelector("details[open]") !== null;
+}
+
+/** Replace the content of the view. The focus stays on the same field or link, if it is there. */
 function replace(heading, parts) {
-  const key = document.activeElement?.dataset?.key;
-  if (key && main.contains(document.activeElement) && document.activeElement.matches("input, select")) {
-    return;  // not while the user fills in the form
-  }
-  if (main.querySelector("details[open]")) return;
+  const key = main.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   main.replaceChildren(heading, ...parts.filter((each) => each != null));
-  if (key) {
-    [...main.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key)
-      ?.focus({ preventScroll: true });
-  }
+  const same = key && [...main.querySelectorAll("[data-key]")].find((each) => each.dataset.key === key);
+  same?.focus({ preventScroll: true });
+  return Boolean(same);
 }
 
 async function draw(entered) {
@@ -61,21 +62,21 @@ async function draw(entered) {
   }
   const { signal } = current;
   const heading = el("h2", { tabindex: "-1" }, TITLES[view]);
+  let kept = false;
   try {
     const parts = await views[view](query, (path, asked) => get(path, asked, signal));
     if (signal.aborted) return;
     showProblem("");
-    if (entered) main.replaceChildren();
-    replace(heading, parts);
+    if (entered || !busy()) kept = replace(heading, parts);
   } catch (error) {
     if (signal.aborted) return;
     showProblem(error.status ? error.message : `The server does not answer: ${error.message}`);
-    if (entered) main.replaceChildren(heading);
+    if (entered) replace(heading, []);
   }
   if (entered) {
     document.title = `${TITLES[view]} – pidlease`;
     main.dataset.view = view;
-    if (entered === "moved") heading.focus();
+    if (entered === "moved" && !kept) heading.focus();
   }
   const wait = AGAIN_MS[view];
   if (wait) timer = setTimeout(() => (document.hidden ? again(wait) : draw("")), wait);

@@ -97,7 +97,7 @@ export async function now(query, get) {
     el("div", { class: "charts" },
       chart("Records a second", seen.samples, [["records", perSecond("records")]], "",
         history.sample_seconds),
-      chart("Batches refused a second", seen.samples, [["duplicates", perSecond("duplicates")],
+      chart("Batches not appended a second", seen.samples, [["duplicates", perSecond("duplicates")],
         ["gaps", perSecond("gaps")], ["fenced", perSecond("fenced")]], "", history.sample_seconds),
       chart("Longest event-loop lag", seen.samples, [["lag", (each) => each.lag_seconds * 1000]],
         " ms", history.sample_seconds),
