@@ -6,7 +6,7 @@ between.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -155,12 +155,7 @@ class PartitionSearch:
             state: only partitions in this state; None: in any.
             after: the last partition of the page before.
         """
-        found: list[_Found] = []
-        async for each in self._after(engine, search.lower(), _split(after)):
-            if state in (None, each[1]):
-                found.append(each)
-                if len(found) > limit:
-                    break
+        found = await self._after(engine, search.lower(), state, _split(after), limit + 1)
         listed = found[:limit]
         sizes = await engine.pool.run(lambda: [_size_of(engine, name) for name, _ in listed])
         rows = [
@@ -171,20 +166,26 @@ class PartitionSearch:
         return PartitionStatesAnswer(partitions=rows, next=following)
 
     async def _after(
-        self, engine: Engine, search: str, last: TopicPartition
-    ) -> AsyncIterator[_Found]:
-        names = self._topics(engine)
-        turns = TimeSlices()
+        self, engine: Engine, search: str, state: State | None, last: TopicPartition, limit: int
+    ) -> list[_Found]:
+        """Return partitions after a given one, at most `limit`."""
+        names, turns = self._topics(engine), TimeSlices()
+        found: list[_Found] = []
         for topic in islice(names, bisect_left(names, last.topic), None):
             if turns.due():
                 await asyncio.sleep(0)
             if search not in topic.lower():
                 continue
             first = last.partition + 1 if topic == last.topic else 0
-            for each in _states_of(engine, topic, first):
+            for number, partition in islice(enumerate(_partitions(engine, topic)), first, None):
                 if turns.due():
                     await asyncio.sleep(0)
-                yield each
+                is_in = _state_of(partition)
+                if state in (None, is_in):
+                    found.append((TopicPartition(topic, number), is_in))
+                    if len(found) == limit:
+                        return found
+        return found
 
     def _topics(self, engine: Engine) -> list[str]:
         """Return all names in order, those of topics that cannot be read yet included."""
@@ -200,12 +201,13 @@ def _split(cursor: str) -> TopicPartition:
     return TopicPartition(topic, int(number or -1))
 
 
-def _states_of(engine: Engine, topic: str, first: int) -> Iterator[_Found]:
-    """Yield the partitions of a topic with their states; the topic may change meanwhile."""
-    known = engine.topics.get(topic) or engine.awaited.get(topic)
-    for number in range(first, 0 if known is None else known.partitions):
-        partition = engine.partition(topic, number)
-        yield TopicPartition(topic, number), _state_of(partition)
+def _partitions(engine: Engine, topic: str) -> Sequence[Partition | None]:
+    """Return the partitions of a topic as they are now; None: it cannot be read yet."""
+    known = engine.partitions_of(topic)
+    if known:
+        return tuple(known)
+    awaited = engine.awaited.get(topic)
+    return (None,) * (0 if awaited is None else awaited.partitions)
 
 
 def _state_of(partition: Partition | None) -> State:

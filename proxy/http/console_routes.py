@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 import structlog
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from pidlease.core.timed_offset import TimedOffset
@@ -50,6 +49,7 @@ from proxy.http.console_answers import (
     refusals_answer,
 )
 from proxy.http.errors import ready_engine
+from proxy.http.model_response import model_response
 from proxy.http.openapi import refusals
 
 _INT64_MAX: Final = 2**63 - 1
@@ -114,11 +114,6 @@ def console_router(engine: Callable[[], Engine | None], sources: ConsoleSources)
     return router
 
 
-def _json(answer: BaseModel) -> Response:
-    """Make a response without the framework's own conversion, which takes many times as long."""
-    return Response(answer.model_dump_json(), media_type="application/json")
-
-
 def _add_counts(router: APIRouter, ready: _Ready, sources: ConsoleSources) -> None:
     @router.get(
         "/history", operation_id="get_history", responses=_INVALID, response_model=HistoryAnswer
@@ -138,7 +133,7 @@ def _add_counts(router: APIRouter, ready: _Ready, sources: ConsoleSources) -> No
         The server keeps them in memory: after a restart they begin anew.
         """
         ready()
-        return _json(history_of(sources.history, after_ms, limit))
+        return model_response(history_of(sources.history, after_ms, limit))
 
     @router.get(
         "/outcomes", operation_id="get_outcomes", responses=refusals(),
@@ -146,7 +141,7 @@ def _add_counts(router: APIRouter, ready: _Ready, sources: ConsoleSources) -> No
     )  # fmt: skip
     async def outcomes() -> Response:
         """Return what became of all batches since the start, by policy, outcome and topic."""
-        return _json(outcomes_of(ready(), sources.brokers()))
+        return model_response(outcomes_of(ready(), sources.brokers()))
 
 
 def _add_partitions(router: APIRouter, ready: _Ready) -> None:
@@ -164,7 +159,7 @@ def _add_partitions(router: APIRouter, ready: _Ready) -> None:
         limit: _Limit = ROWS_DEFAULT,
     ) -> Response:
         """List the partitions of all topics as this server knows them; Kafka is not asked."""
-        return _json(await search_of.answer(ready(), search, state, after, limit))
+        return model_response(await search_of.answer(ready(), search, state, after, limit))
 
     @router.get(
         "/topics/{topic}/partitions/{partition}/offset", operation_id="find_offset",
@@ -176,8 +171,8 @@ def _add_partitions(router: APIRouter, ready: _Ready) -> None:
         async with times:
             place = await _find_time(found, timestamp_ms)
         if place is None:
-            return _json(OffsetAnswer(offset=None, timestamp_ms=None))
-        return _json(OffsetAnswer(offset=place.offset, timestamp_ms=place.timestamp))
+            return model_response(OffsetAnswer(offset=None, timestamp_ms=None))
+        return model_response(OffsetAnswer(offset=place.offset, timestamp_ms=place.timestamp))
 
 
 async def _find_time(partition: Partition, timestamp_ms: int) -> TimedOffset | None:
@@ -212,7 +207,7 @@ def _add_producers(router: APIRouter, ready: _Ready) -> None:
         """Return a producer: its lease, its fence, and its last batches on each partition."""
         current = ready()
         number = number_of_producer(current, pid, name)
-        return _json(producer_answer(current, number, after, limit))
+        return model_response(producer_answer(current, number, after, limit))
 
     @router.get(
         "/producers/{pid}/events", operation_id="list_producer_events", responses=_INVALID,
@@ -229,7 +224,7 @@ def _add_producers(router: APIRouter, ready: _Ready) -> None:
         known = name if pid < 0 else current.naming.names.get(pid, "")
         happened = current.counts.recent.of(pid, known)
         rows, following = page_of_events(current, happened, before, limit)
-        return _json(EventsAnswer(events=rows, next=following))
+        return model_response(EventsAnswer(events=rows, next=following))
 
 
 def _add_leases(router: APIRouter, ready: _Ready) -> None:
@@ -249,7 +244,7 @@ def _add_leases(router: APIRouter, ready: _Ready) -> None:
         """
         current = ready()
         listed, following = await find_leases(current, search, after, limit, named=named)
-        return _json(leases_answer(current, listed, following))
+        return model_response(leases_answer(current, listed, following))
 
     @router.get(
         "/refusals", operation_id="list_refusals", responses=_INVALID,
@@ -271,4 +266,4 @@ def _add_leases(router: APIRouter, ready: _Ready) -> None:
         """
         current = ready()
         kept = kept_refusals(current, kind, topic)
-        return _json(refusals_answer(current, kept, before, limit))
+        return model_response(refusals_answer(current, kept, before, limit))

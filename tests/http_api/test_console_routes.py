@@ -159,16 +159,14 @@ async def test_partitions_change_while_they_are_listed(
         for number in range(5):
             await topic(door, f"t{number}", 2)
         engine = door.server.engine
-        states_of = console_answers._states_of
-        sorted_names: list[str] = []
+        partitions = console_answers._partitions
 
-        def forget_one(current: Engine, name: str, first: int) -> Any:
-            sorted_names.append(name)
+        def forget_one(current: Engine, name: str) -> Any:
             if name == "t1":
                 engine._table.hide(engine.topics["t2"])
-            return states_of(current, name, first)
+            return partitions(current, name)
 
-        monkeypatch.setattr(console_answers, "_states_of", forget_one)
+        monkeypatch.setattr(console_answers, "_partitions", forget_one)
         rows = (await got(door, "/v1/partitions"))["partitions"]
         assert [row["topic"] for row in rows] == [f"t{n}" for n in (0, 0, 1, 1, 3, 3, 4, 4)]
 
