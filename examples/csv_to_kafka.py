@@ -118,7 +118,7 @@ def main() -> int:
             leases=given.leases,
             name=given.name,
             # The server keeps these numbers for a lease after the last row. With policy strict, the
-            # lease begins with the first row, and only a running producer renews it.
+            # lease begins with the first row, and only a running producer replaces it in time.
             policy="monotonic",
         ) as producer:
             rows = load(given, producer)

@@ -7,8 +7,8 @@ After a crash of this process, of its machine or of the server, run the same com
 every line again, with the number of the line as its sequence_id: the server appends those that are
 not in the log yet, and reports the others as duplicates.
 
-Exit codes: 0 every line is in the log; 1 not finished, run it again; 2 impossible, or lines would
-be lost or doubled; 3 every line is in the log, except those in the reject file.
+Exit codes: 0 every line is in the log; 1 not finished, run it again; 2 nothing was sent, because
+lines would be lost or doubled; 3 every line is in the log, except those in the reject file.
 """
 
 import argparse
@@ -78,8 +78,8 @@ def arguments() -> argparse.Namespace:
 class Plan:
     """The options that decide a line's partition and whether it is refused, kept between runs.
 
-    They must not change. With more partitions, keys would go to others; with another limit, other
-    lines would be refused, and a line that was left out once would later be taken for a duplicate.
+    They must not change. With more partitions, keys would go to others. With another limit, other
+    lines would be refused; a line that was left out once would later count as a duplicate.
 
     Parameters:
         partitions: the topic's present number of partitions.
@@ -217,7 +217,7 @@ class Load:
         return columns[column - 1]
 
     def _take_results(self, most: int) -> None:
-        """Count the results that are there; wait until at most `most` are missing."""
+        """Count the results that have arrived; wait until at most `most` are missing."""
         waiting = self._unacknowledged
         while waiting and (len(waiting) > most or waiting[0].done()):
             sent = waiting.popleft().result()

@@ -70,8 +70,8 @@ class BlockingProducer:
     """`LeasedProducer` without asyncio; any number of threads may use it.
 
     Records of one thread keep their order. A future's callbacks run in the producer's own thread:
-    there `send` does not block, and all blocking calls raise. A forked process has no such thread:
-    it makes a producer of its own.
+    there `send` does not block, and all blocking calls raise. A forked process has no such thread,
+    so it must make a producer of its own.
 
     ```python
     from pidlease.client import BlockingProducer

@@ -8,7 +8,7 @@
     |-- OutcomeUnknownError       sent, and may be in the log: do not send the record again blindly
     |-- FencedError               another producer has taken over the PID or the name
     |-- LeaseRefusedError         the server refused a lease; has `status` and `field`
-    `-- LeaseUnavailableError     no lease now; of `LeaseClient` alone, a producer waits for one
+    `-- LeaseUnavailableError     no lease now; only `LeaseClient` raises it, a producer waits
 
 They are final: the client has already retried what can be retried, until `delivery_timeout_ms`.
 Arguments of a wrong type or value raise TypeError and ValueError.
@@ -16,7 +16,7 @@ Arguments of a wrong type or value raise TypeError and ValueError.
 
 
 class ProducerError(Exception):
-    """A producer failed; if the server refused, the text is the server's.
+    """A producer failed; if the server refused the record, the text is the server's.
 
     ```python
     from pidlease.client import BlockingProducer, ProducerError

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 class LeasedProducer:
     """Sends records exactly once, under a PID that it leases.
 
-    One event loop uses it, the one that it was started in. Records of one partition are stored in
-    the order of `send`. A batch without a response is sent again, with the same sequence numbers,
-    over as many connections as it takes; before the lease ends another PID takes over.
+    Use it only in the event loop in which it was started. Records of one partition are stored in
+    the order of `send`. A batch without a response is sent again with the same sequence numbers,
+    over a new connection if needed. Before the lease ends, the producer leases another PID.
 
     ```python
     import asyncio
@@ -79,7 +79,7 @@ class LeasedProducer:
         use `async with`, to get an error for them.
 
         Parameters:
-            timeout_s: how long that may take; records left then fail. None: `delivery_timeout_ms`.
+            timeout_s: how long this may take; then the rest fails. None: `delivery_timeout_ms`.
         """
         await self._pipeline.stop(timeout_s)
         if not self._in_block:
@@ -303,7 +303,7 @@ class LeasedProducer:
     def last_sequence_id(self, topic: str, partition: int) -> int:
         """Return the highest sequence number known to be in the log; -1: none is.
 
-        With a name, its previous producers count. It is -1 before a lease (see `lease`).
+        Records of the name's previous producers count. It is -1 before a lease: call `lease` first.
         """
         queue = self._partitions.get((topic, partition))
         return queue.acknowledged if queue is not None else -1

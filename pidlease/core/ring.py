@@ -89,6 +89,20 @@ class LeaseRing:
         self._due_ms[at] = due_ms
         self._used += 1
 
+    def restore_many(self, pids: "array[int]", due_ms: "array[int]") -> None:
+        """Take slots for many leases from a snapshot, in their order, even beyond the capacity.
+
+        Parameters:
+            pids: the PIDs.
+            due_ms: when each is due to leave, in ms since 1970.
+        """
+        entries = list(self)
+        slots = max(len(self._pids), len(entries) + len(pids))
+        self._pids = array("q", (pid for pid, _ in entries)) + pids
+        self._due_ms = array("q", (due for _, due in entries)) + due_ms
+        self._used = len(self._pids)
+        self._pad(slots)
+
     def expire(self, now_ms: int, renewal: Renewal, limit: int = 1000) -> list[int]:
         """Remove due entries from the head.
 
@@ -122,7 +136,11 @@ class LeaseRing:
             slots = min(slots, self.capacity)
         self._pids = array("q", (pid for pid, _ in entries))
         self._due_ms = array("q", (due_ms for _, due_ms in entries))
-        padding = bytes(8 * (slots - len(entries)))
+        self._pad(slots)
+
+    def _pad(self, slots: int) -> None:
+        """Let the entries, which begin at slot 0, be followed by free slots."""
+        padding = bytes(8 * (slots - self._used))
         self._pids.frombytes(padding)
         self._due_ms.frombytes(padding)
         self._head = 0

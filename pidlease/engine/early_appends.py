@@ -30,6 +30,7 @@ class _Early:
         done: gets its outcome.
         outcome: the last refusal.
         timer: ends the wait; None: it has not waited yet.
+        late: its time is over; the next refusal is its outcome.
     """
 
     batch: Batch
@@ -37,6 +38,7 @@ class _Early:
     done: Done
     outcome: Outcome | None = None
     timer: asyncio.TimerHandle | None = None
+    late: bool = False
 
 
 class EarlyAppends:
@@ -69,9 +71,11 @@ class EarlyAppends:
                 return
             if early.timer is not None:
                 early.timer.cancel()
-            early.done(outcome)
-            if outcome.status in (Status.APPENDED, Status.DUPLICATE):
-                self._wake(key, early.batch)
+            try:
+                early.done(outcome)
+            finally:  # an error of one request must not keep back those after it
+                if outcome.status in (Status.APPENDED, Status.DUPLICATE):
+                    self._wake(key, early.batch)
 
         early.submit(completed)
         if early not in self._waiting.get(key, ()):
@@ -80,18 +84,18 @@ class EarlyAppends:
 
     def _waits(self, key: _Key, early: _Early, outcome: Outcome) -> bool:
         waiting = self._waiting.get(key, [])
-        if len(waiting) >= EARLY_MAX or early.batch.first <= outcome.expected:
+        if early.late or len(waiting) >= EARLY_MAX or early.batch.first <= outcome.expected:
             return False
-        loop = asyncio.get_running_loop()
         if early.timer is None:
+            loop = asyncio.get_running_loop()
             early.timer = loop.call_later(self._wait_ms / 1000, self._give_up, key, early)
-        elif early.timer.when() <= loop.time():
-            return False
         early.outcome = outcome
         self._waiting.setdefault(key, waiting).append(early)
         return True
 
     def _give_up(self, key: _Key, early: _Early) -> None:
+        # Not by the clock: uvloop's timers may fire before their time.
+        early.late = True
         waiting = self._waiting.get(key, [])
         if early not in waiting or early.outcome is None:
             return  # it is being validated again

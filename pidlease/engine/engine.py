@@ -161,7 +161,8 @@ class Engine:
             recovered.topics, recovered.partitions, recovered.awaited, recovered.held
         )
         self.maintenance.newest = recovered.snapshot
-        self.maintenance.start()
+        # Without a snapshot, the next start would read what this one did not.
+        self.maintenance.start(at_once=recovered.at_ends)
         _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
                   producers=sum(len(p.producers) for p in recovered.partitions),
                   leases=len(self.leases))  # fmt: skip

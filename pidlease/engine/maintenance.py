@@ -1,6 +1,7 @@
 """Background work of the engine: snapshots, flushes, retention, and expiry of leases."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -97,10 +98,14 @@ class Maintenance:
         self.snapshots_taken = 0
         self.snapshot_failures = 0
 
-    def start(self) -> None:
-        """Start the tasks."""
+    def start(self, *, at_once: bool = False) -> None:
+        """Start the tasks.
+
+        Parameters:
+            at_once: take a snapshot now, whatever the intervals say.
+        """
         self._tasks = [
-            asyncio.create_task(self._snapshot_loop()),
+            asyncio.create_task(self._snapshot_loop(at_once=at_once)),
             asyncio.create_task(self._repeat(lambda: self._config.flush_seconds, self._flush)),
             asyncio.create_task(self._repeat(lambda: self._config.retention_seconds, self.retain)),
             asyncio.create_task(self._repeat(lambda: _EXPIRY_SECONDS, self._expire)),
@@ -173,8 +178,8 @@ class Maintenance:
         # Damaged ones: a new one takes their place.
         return bool(self._unloaded_rows() or await self._pool.run(self._snapshots.numbers))
 
-    async def _snapshot_loop(self) -> None:
-        last, failures = time.monotonic(), 0
+    async def _snapshot_loop(self, *, at_once: bool) -> None:
+        last, failures = -math.inf if at_once else time.monotonic(), 0
         while await self._pause(_SNAPSHOT_POLL_SECONDS):
             if not self._judging:
                 continue  # nothing is applied, but the offset vector would say so

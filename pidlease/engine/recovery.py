@@ -36,6 +36,7 @@ class Recovered:
         topics: the definitions.
         partitions: with their producers' states, in the order of topics and partition numbers.
         snapshot: the snapshot used; None: the whole log was replayed.
+        at_ends: nothing was replayed: the logs had never been served before.
         awaited: topics that cannot be read yet.
         held: the snapshot's rows of partitions that are not loaded.
     """
@@ -43,6 +44,7 @@ class Recovered:
     topics: list[Topic]
     partitions: list[Partition]
     snapshot: Manifest | None
+    at_ends: bool
     awaited: list[Topic]
     held: list[UnloadedPartition]
 
@@ -71,7 +73,11 @@ class Recovery:
         partitions = await self._open(topics, manifests[0] if manifests else None)
         snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
         await self.pool.run(self.leases.blocks.load)
-        await self._replay(partitions, snapshot)
+        at_ends = await self._is_first(snapshot)
+        if at_ends:
+            self._begin_at_ends(partitions)
+        else:
+            await self._replay(partitions, snapshot)
         if snapshot is not None:
             self.leases.restore_rows(snapshot.leases)
         for partition in partitions:
@@ -82,7 +88,22 @@ class Recovery:
         for each in held:
             self.leases.restore(each.producers, each)
         manifest = snapshot.manifest if snapshot else None
-        return Recovered(topics, partitions, manifest, awaited, held)
+        return Recovered(topics, partitions, manifest, at_ends, awaited, held)
+
+    async def _is_first(self, snapshot: Snapshot | None) -> bool:
+        """Return whether no server has ever leased a PID for these logs."""
+        is_first = await self.pool.run(self.store.is_first_service)
+        # A sequence with blocks, or a snapshot, is of a server from before logs were marked.
+        return is_first and snapshot is None and not len(self.leases.blocks.ages)
+
+    def _begin_at_ends(self, partitions: list[Partition]) -> None:
+        """Begin with what is appended from now on: the logs have no batch of a leased PID."""
+        # Before any block of PIDs: one of this very millisecond is young.
+        hole_ms = self.context.clock_ms() - 1
+        for partition in partitions:
+            partition.table.restore({}, partition.log.end_offset, hole_ms)
+        _log.info("first start: no server has served these logs, so they are not read",
+                  partitions=len(partitions))  # fmt: skip
 
     async def _open(self, topics: list[Topic], newest: Manifest | None) -> list[Partition]:
         async def open_one(topic: Topic, number: int) -> Partition:

@@ -107,7 +107,7 @@ class ProblemAnswer(BaseModel):
         int | None, Field(description="with producer_seq_conflict: the expected sequence number")
     ] = None
     current_epoch: Annotated[
-        int | None, Field(description="with producer_fenced: the epoch, or generation, in the log")
+        int | None, Field(description="with producer_fenced: the newest epoch, or generation, in the log or granted")
     ] = None
     offset: Annotated[
         int | None, Field(description="with unreadable_records: the first unreadable offset")

@@ -270,6 +270,16 @@ class LogStore(Protocol):
             OSError: the settings are not stored.
         """
 
+    def is_first_service(self) -> bool:
+        """Note durably that these logs are served; return whether they never were before.
+
+        Then no producer of this kind is in the logs, whatever others have written. Where that is
+        not certain, the logs count as served.
+
+        Raises:
+            DataFolderError: the log cannot be asked.
+        """
+
     def topics(self) -> list[Topic]:
         """Return the topics that can be read."""
 

@@ -20,8 +20,8 @@ def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWrit
     """Return a writer of a streaming query that writes each row exactly once.
 
     It prepares a run, which fences all earlier runs. So call it once for each start. A query with
-    `frame.writeStream.format("pidlease")` prepares its run itself, before its first micro-batch;
-    here a query that cannot be exact is refused before it starts.
+    `frame.writeStream.format("pidlease")` prepares its run itself, before its first micro-batch.
+    With this function, a query that cannot be exactly-once is refused before it starts.
 
     ```python
     from pidlease.spark import exactly_once, session

@@ -90,7 +90,7 @@ def session(
 def register(spark: SparkSession) -> None:
     """Register `format("pidlease")` in a session.
 
-    A listener is added to the session: it looks at each streaming query with the sink at its start.
+    It also adds a listener, which checks each streaming query into the sink when the query starts.
 
     ```python
     from pyspark.sql import SparkSession

@@ -31,7 +31,7 @@ def copy(
     transform: Transform | None = None,
     trigger: Mapping[str, Any] | None = None,
 ) -> StreamingQuery:
-    """Start a copy.
+    """Start a streaming query that copies topics.
 
     ```python
     from pidlease.spark import copy, session

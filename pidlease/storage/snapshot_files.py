@@ -46,8 +46,8 @@ def write_table(
     return rows, (sink.position, sink.checksum)
 
 
-def decode_table(content: bytes, path: Path, schema: pa.Schema, rows: int) -> pa.Table:
-    """Decode a file.
+def decode_table(content: bytes, path: Path, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    """Decode a file, a part at a time: a million rows never are in memory as a whole table.
 
     Parameters:
         path: of the file, for messages.
@@ -57,16 +57,20 @@ def decode_table(content: bytes, path: Path, schema: pa.Schema, rows: int) -> pa
         SnapshotError: it cannot be used.
     """
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read()
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if file.metadata.num_rows != rows:
+            raise SnapshotError(f"{path}: {file.metadata.num_rows} rows are not the manifest's")
+        # A table without rows, too: the columns of an empty file are checked.
+        groups = range(file.num_row_groups)
+        tables = (file.read_row_group(each) for each in groups) if groups else [file.read()]
+        for table in tables:
+            if schema is PRODUCERS_SCHEMA and "producer_id" not in table.schema.names:
+                table = _from_format_1(table)  # noqa: PLW2901 - the same rows
+            if not table.schema.equals(schema):
+                raise SnapshotError(f"{path}: its columns are not those of a snapshot")
+            yield table
     except (pa.ArrowException, OSError) as error:
         raise SnapshotError(f"{path}: {error}") from error
-    if schema is PRODUCERS_SCHEMA and "producer_id" not in table.schema.names:
-        table = _from_format_1(table)
-    if not table.schema.equals(schema):
-        raise SnapshotError(f"{path}: its columns are not those of a snapshot")
-    if table.num_rows != rows:
-        raise SnapshotError(f"{path}: {table.num_rows} rows are not the manifest's")
-    return table
 
 
 def _from_format_1(table: pa.Table) -> pa.Table:

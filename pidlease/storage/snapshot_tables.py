@@ -5,7 +5,7 @@ one step. Each step takes few rows all the same: while it holds the interpreter,
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -223,7 +223,7 @@ def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
 
 
 def read_producers(
-    table: pa.Table,
+    tables: Iterable[pa.Table],
     partitions: Iterable[TopicPartition],
     names: ProducerNames,
     *,
@@ -232,7 +232,7 @@ def read_producers(
     """Read the rows of producers.parquet, by partition.
 
     Parameters:
-        table: the file's content.
+        tables: the file's content, in parts.
         partitions: those of the offset vector; each gets an entry, possibly an empty one.
         names: gets the producer ids of policy epoch.
         crcs_are_comparable: False: an older server computed the CRCs of the writer's batches
@@ -242,7 +242,7 @@ def read_producers(
         SnapshotError: a row's partition is not in the offset vector, or its state is impossible.
     """
     found: dict[TopicPartition, dict[int, Packed]] = {partition: {} for partition in partitions}
-    for rows in table.to_batches(ROWS_AT_ONCE):
+    for rows in chain.from_iterable(table.to_batches(ROWS_AT_ONCE) for table in tables):
         if not len(rows):
             continue
         column = dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -332,16 +332,17 @@ def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
     target[...] = values
 
 
-def read_leases(table: pa.Table) -> LeaseRows:
-    """Read the rows of leases.parquet.
+def read_leases(tables: Iterable[pa.Table]) -> LeaseRows:
+    """Read the rows of leases.parquet; its content comes in parts.
 
     Raises:
         SnapshotError: a row has no value where one is needed.
     """
-    if any(column.null_count for column in table.columns):
-        raise SnapshotError("a lease without a value where one is needed")
     rows = LeaseRows()
-    for column, values in zip(rows.columns, table.columns, strict=True):
-        for chunk in values.chunks:
-            column.frombytes(_numbers(chunk).tobytes())
+    for table in tables:
+        if any(column.null_count for column in table.columns):
+            raise SnapshotError("a lease without a value where one is needed")
+        for column, values in zip(rows.columns, table.columns, strict=True):
+            for chunk in values.chunks:
+                column.frombytes(_numbers(chunk).tobytes())
     return rows

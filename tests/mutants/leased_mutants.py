@@ -6,6 +6,7 @@ from tests.mutants.mutant import (
     APPENDS,
     GOLDEN,
     IDENTIFIED,
+    LEASING,
     NAMES,
     NAMING,
     SNAPSHOTS,
@@ -226,6 +227,13 @@ LEASED: Final = (
         "            return UNKNOWN if never else ADMIT\n",
         "            return ADMIT\n",
         (NAMING,),
+    ),
+    Mutant(
+        "a snapshot's row takes the place of a lease",
+        "pidlease/engine/leases/lease_table.py",
+        "            if block.granted_ms[index] != _NONE:\n                continue\n",
+        "",
+        (LEASING,),
     ),
     Mutant(
         "a PID is known by its number alone",

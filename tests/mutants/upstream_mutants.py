@@ -32,6 +32,20 @@ _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
     Mutant(
+        "a log that was served begins at its end",
+        "pidlease/engine/recovery.py",
+        "return is_first and snapshot is None and not len(self.leases.blocks.ages)",
+        "return is_first and snapshot is None",
+        ("tests/kafka_backend/test_first_start.py",),
+    ),
+    Mutant(
+        "a topic that exists counts as created",
+        "pidlease/log/kafka/kafka_log_store.py",
+        "            return False\n        except UpstreamError as error:\n",
+        "            return True\n        except UpstreamError as error:\n",
+        ("tests/kafka_backend/test_first_start.py",),
+    ),
+    Mutant(
         "a leader that is away is told at once",
         _FETCHING,
         "        _code(row) not in HELD_BACK and bool(_code(row))\n",

@@ -60,7 +60,8 @@ def test_requests_in_any_order_are_stored_in_order(
 def test_a_gap_that_stays_is_refused(append: Append) -> None:
     began = time.monotonic()
     assert append(1, "alone") == 409
-    assert time.monotonic() - began > _WAIT_MS / 1000
+    # Timers of uvloop may be some ms early.
+    assert time.monotonic() - began > _WAIT_MS / 1000 * 0.9
     assert append(0, "alone") == 200
     assert append(1, "alone") == 200
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from pidlease.core.packed import Packed
 from pidlease.core.pid import BLOCK_SIZE, N_MASK, POLICY_SHIFT, number_of
-from pidlease.storage.snapshots import LeaseRow
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
 #: An entry of a block without a lease. (-1 is a lease that was not kept since its grant.)
 _NONE: Final = -2
@@ -152,6 +152,33 @@ class LeaseTable:
                 block.leases += 1
                 self._leases += 1
                 yield pid
+
+    def restore_rows(self, rows: LeaseRows) -> "tuple[array[int], array[int]]":
+        """Begin the leases of a snapshot; a PID that has a lease keeps it as it is.
+
+        Returns:
+            The PIDs of the leases that began here, in the rows' order, and the time from which each
+            lease counts, in ms since 1970.
+        """
+        pids, begun_ms = array("q"), array("q")
+        blocks = self._blocks
+        block, known = _Block(), -1
+        # In the order of the grants, so a block's leases mostly follow one another.
+        for pid, granted_ms, first_ms in zip(*rows.columns, strict=True):
+            number, index = divmod((pid & N_MASK) - 1, BLOCK_SIZE)
+            if number != known:
+                known = number
+                block = blocks.get(number) or blocks.setdefault(number, _Block())
+            if block.granted_ms[index] != _NONE:
+                continue
+            block.granted_ms[index] = granted_ms
+            block.first_ms[index] = first_ms
+            block.policies[index] = pid >> POLICY_SHIFT
+            block.leases += 1
+            pids.append(pid)
+            begun_ms.append(granted_ms if granted_ms > first_ms else first_ms)
+        self._leases += len(pids)
+        return pids, begun_ms
 
     def remove_partition(self, pid: int, partition: LeasedPartition) -> None:
         """Note that a partition of a leased PID was deleted."""

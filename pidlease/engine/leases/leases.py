@@ -6,6 +6,7 @@ starts at 0. The lease table only bounds the number of leases.
 """
 
 import asyncio
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -22,7 +23,7 @@ from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.engine.recent_events import RecentEvents
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import LeaseRow, LeaseRows
+from pidlease.storage.snapshots import LeaseRows
 
 #: Numbers from here on are not from the sequence: they belong to stand-in PIDs.
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
@@ -304,12 +305,10 @@ class Leases:
             self._table.visit([pid for pid in pids if not is_stand_in(pid)], rows.append)
             await asyncio.sleep(0)
 
-    def restore_rows(self, rows: Iterable[LeaseRow]) -> None:
+    def restore_rows(self, rows: LeaseRows) -> None:
         """Restore the leases of a snapshot."""
-        for pid, granted_ms, first_ms in rows:
-            if pid not in self._table:
-                self._table.put(pid, granted_ms, first_ms)
-                self.ring.restore(pid, max(granted_ms, first_ms) + self.lease_ms)
+        pids, begun_ms = self._table.restore_rows(rows)
+        self.ring.restore_many(pids, array("q", (each + self.lease_ms for each in begun_ms)))
 
     def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
         """Note that the log holds batches of PIDs on a partition.

@@ -16,6 +16,8 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
+from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
 from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
@@ -27,6 +29,11 @@ from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError
 from pidlease.storage.topics.topic_store import Topic
 
 Result = TypeVar("Result")
+
+#: Exists where a server has served the cluster before. It has no records yet.
+SERVED_TOPIC: Final = "__pidlease"
+#: Its records will have keys, of which the last one of each counts.
+_SERVED_CONFIGS: Final = {"cleanup.policy": "compact"}
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +65,24 @@ class KafkaStore(LogStore):
     @override
     def defaults(self) -> LogConfig:
         return LogConfig()  # has no effect: Kafka applies its own retention
+
+    @override
+    def is_first_service(self) -> bool:
+        cluster = self._upstream.cluster
+        if SERVED_TOPIC in cluster.view.topics:
+            return False
+        try:
+            # Kafka creates a topic once: of several servers, one gets no error.
+            self._wait(create_topic(cluster, SERVED_TOPIC, 1, configs=_SERVED_CONFIGS))
+        except RefusedChangeError as error:
+            if error.code != TOPIC_ALREADY_EXISTS:
+                _log.warning("Kafka does not let this server create a topic, so a start without"
+                             " a snapshot reads all logs from their beginning; allow Create, or"
+                             " create the topic", topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+            return False
+        except UpstreamError as error:
+            raise DataFolderError(f"topic {SERVED_TOPIC} cannot be created: {error}") from error
+        return True
 
     @override
     def topics(self) -> list[Topic]:

@@ -133,6 +133,10 @@ class DataDirectory(LogStore):
         return self._defaults
 
     @override
+    def is_first_service(self) -> bool:
+        return False  # no other program writes here, so the logs begin with this server
+
+    @override
     def awaited(self) -> list[Topic]:
         return []
 

@@ -14,7 +14,7 @@ from pidlease.core.pid import Policy, make_pid, number_of, policy_of
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Appended, ProducerState
 from pidlease.engine.leases.leases import Leases, NoPidError
-from pidlease.storage.snapshots import LeaseRow
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool
 
@@ -325,13 +325,30 @@ async def test_rows_come_back_with_their_times_and_order() -> None:
     pids = bench.lease(5)
     bench.now_ms += 10
     bench.adopt(pids[2], partition)
-    rows = list(await bench.leases.rows())
+    kept = await bench.leases.rows()
     again = bench.restart()
-    again.leases.restore_rows(rows)
+    again.leases.restore_rows(kept)
     again.leases.restore([pids[2]], partition)
-    assert list(await again.leases.rows()) == rows
+    assert await again.leases.rows() == kept
+    rows = list(kept)
     assert [row.pid for row in rows] == pids
     assert rows_of(rows)[pids[2]] == (100_000, 100_010)
+
+
+async def test_rows_of_a_pid_that_has_a_lease_change_nothing() -> None:
+    """A lease that moved to the end of the table while rows were taken occurs twice."""
+    again = Bench()
+    pids = [make_pid(Policy.STRICT, number) for number in range(1, 251)]
+    rows = [LeaseRow(pid, again.now_ms - 1, -1) for pid in pids]
+    again.leases.hold(pids[3], rows[3].granted_ms + 7)
+    again.leases.restore_rows(LeaseRows([*rows, rows[1]]))
+    found = list(await again.leases.rows())
+    assert [row.pid for row in found] == [pids[3], *pids[:3], *pids[4:]]
+    assert found[0].granted_ms == rows[3].granted_ms + 7
+    assert len(again.leases) == len(again.leases.ring) == 250
+    again.now_ms += LEASE_MS + 7
+    assert again.leases.expire() == 250
+    assert len(again.leases) == len(again.leases.ring) == 0
 
 
 async def test_a_pid_that_only_the_log_knows_has_its_full_lease_again() -> None:

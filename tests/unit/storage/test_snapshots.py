@@ -401,10 +401,10 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
     }
     name = TopicPartition("t", 0)
     names = ProducerNames()
-    assert read_producers(pa.Table.from_pylist([row], PRODUCERS_SCHEMA), [name], names)[name]
+    assert read_producers([pa.Table.from_pylist([row], PRODUCERS_SCHEMA)], [name], names)[name]
     table = pa.Table.from_pylist([row, {**row, column: value}], PRODUCERS_SCHEMA)
     with pytest.raises(SnapshotError, match=message):
-        read_producers(table, [name], names)
+        read_producers([table], [name], names)
 
 
 def test_pandas_is_not_loaded() -> None:
