@@ -23,7 +23,7 @@ from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.engine.recent_events import RecentEvents
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import LeaseRows
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
 #: Numbers from here on are not from the sequence: they belong to stand-in PIDs.
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
