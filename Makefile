@@ -17,7 +17,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 MERMAID := build/mermaid/package/dist/mermaid.min.js
 
-.PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility lock clean
+.PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility dist helm lock clean
 
 # With KEEP=1 a server stays up in the end, until Ctrl-C.
 demo: $(VENV)/.demo
@@ -84,6 +84,14 @@ compatibility: $(VENV)/.dev
 	$(PYTEST) tests/clients --ignore tests/clients/test_report.py
 	$(BIN)/python -m tests.clients.report
 
+# sdist, wheel and bill of materials of the commit, in dist/: two builds have the same bytes.
+dist: $(VENV)/.dev
+	$(BIN)/python -m deploy.package dist
+
+# Helm, for the tests of the chart that are skipped without it; minutes on a busy machine.
+helm:
+	GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.16.4
+
 # New locked versions, after a change of pyproject.toml. Extras name each other as pidlease[...]:
 # the package itself is left out.
 lock: $(VENV)/.dev
@@ -93,6 +101,7 @@ lock: $(VENV)/.dev
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
 	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \
 	done
+	$(BIN)/python -m deploy.package requirements
 
 $(MERMAID):
 	mkdir -p build/mermaid

@@ -1,1 +1,1 @@
-"""The demo, and Grafana's dashboards."""
+"""The demo, the dashboards and alerts, and what is deployed: package, image, chart and units."""

@@ -12,9 +12,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from socket import socket
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from pidlease import __version__
 from pidlease.coordination.name_bindings import NamesError
@@ -33,6 +35,7 @@ from proxy.configuration.component_configs import (
     engine_config,
     listener_config,
     record_limits,
+    security_config,
     streams_config,
 )
 from proxy.configuration.listen_addresses import bound_sockets
@@ -48,8 +51,13 @@ from proxy.metrics_registry import MetricsRegistry, Parts
 from proxy.ops.console_page import add_console_page
 from proxy.ops.http_metrics import HttpMetrics
 from proxy.ops.ops_api import ops_app
-from proxy.ops.status_response import replay_of
+from proxy.ops.status_response import reason_of, replay_of
+from proxy.security.security_config import SECURITY_FOLDER, SecurityError
+from proxy.service_manager import ServiceManager, ServiceState
 from proxy.settings_reload import apply, read_again
+
+if TYPE_CHECKING:
+    from proxy.security.security import Security
 
 #: How long a stop waits for HTTP requests with incomplete bodies. All others have their responses
 #: by then.
@@ -63,6 +71,11 @@ _COORDINATOR_THREADS = 4
 
 #: The exit code of a stop that did not end in time.
 _NOT_IN_TIME = 3
+
+#: What can keep a server from starting.
+_START_ERRORS = (
+    DataFolderError, SequenceError, NamesError, OSError, SecurityError,
+)  # fmt: skip
 
 _log = structlog.get_logger(__name__)
 
@@ -94,6 +107,7 @@ class App:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
         self._listener: KafkaListener | None = None
+        self._security: Security | None = None
         self._topics: TopicAdmin | None = None
         self._backend: Backend | None = None
         self._pool: IoPool | None = None
@@ -103,6 +117,7 @@ class App:
         self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
+        self._manager = ServiceManager.from_environment(os.environ, os.getpid())
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -110,12 +125,21 @@ class App:
         Raises:
             StartError: the server cannot start.
         """
-        repeats = asyncio.create_task(write_repeats())
+        tasks = [asyncio.create_task(write_repeats())]
+        if self._manager is not None:
+            tasks.append(asyncio.create_task(self._manager.run(self._service_state)))
         try:
             await self._run()
         finally:
-            repeats.cancel()
+            for each in tasks:
+                each.cancel()
             LINES.flush(everything=True)
+
+    def _service_state(self) -> ServiceState:
+        waiting = self._backend.waiting if self._backend is not None else ""
+        standing_by = self._backend is not None and self._backend.standing_by
+        reason = reason_of(self._engine, waiting)
+        return ServiceState(started=standing_by or not reason, text=reason or "serving")
 
     async def _run(self) -> None:
         stop = asyncio.Event()
@@ -138,7 +162,7 @@ class App:
         except asyncio.CancelledError:
             await self._abandon()
             return
-        except (DataFolderError, SequenceError, NamesError, OSError) as error:
+        except _START_ERRORS as error:
             self._bound(self._settings.stop_seconds)
             await self._abandon()
             raise StartError(str(error)) from error
@@ -165,12 +189,16 @@ class App:
             sys.stderr.flush()
             os._exit(_NOT_IN_TIME)
 
+        if self._manager is not None:
+            self._manager.stopping()
         self._last_moment = threading.Timer(seconds, end)
         self._last_moment.daemon = True
         self._last_moment.start()
 
     def ended(self) -> None:
         """Cancel the end that `_bound` has set: the process may go on after this server."""
+        if self._manager is not None:
+            self._manager.close()
         if self._last_moment is not None:
             self._last_moment.cancel()
             self._last_moment.join()
@@ -191,10 +219,16 @@ class App:
             each.close()
         if self._backend is not None:
             await asyncio.to_thread(self._backend.release)
+        await self._close_security()
+
+    async def _close_security(self) -> None:
+        if self._security is not None:
+            await self._security.close()
 
     async def _start(self) -> None:
         check_exposure(self._settings)
         self._metrics.lag.start()
+        await self._start_security()
         self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
@@ -209,15 +243,40 @@ class App:
             self._pool,
             engine_config(self._settings),
             appends=backend.appends,
+            shared=backend.shared,
         )
         await self._recover(self._engine)
         await backend.follow(self._engine)
         gc.freeze()
         gc.enable()
         await self._listen(backend, self._engine)
+        await backend.join(self._engine)
         self._engine.ready = True
+        if self._manager is not None:
+            self._manager.report(self._service_state())
         _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
                   http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+
+    async def _start_security(self) -> None:
+        config = security_config(self._settings)
+        if config.is_off:
+            return
+        # Here, because a server without security needs none of it.
+        from proxy.security.security import Security  # noqa: PLC0415
+
+        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
+        security = Security(config, self._files, folder)
+        await security.start()
+        self._security = security
+
+    def _secure_http(self, app: FastAPI) -> None:
+        if self._security is None:
+            return
+        from proxy.http.access.http_access import HttpAccess  # noqa: PLC0415
+        from proxy.http.access.route_rights import RouteRights  # noqa: PLC0415
+
+        rights = RouteRights(self._settings.stream_prefix)
+        wrap(app, partial(HttpAccess, security=self._security, rights=rights))
 
     def _chosen_backend(self) -> type[Backend]:
         if self._settings.log != "kafka":
@@ -243,7 +302,13 @@ class App:
         config = listener_config(self._settings, backend.cluster_id)
         budget = MemoryBudget(config.memory_bytes_max)
         apis = backend.apis(engine, config, budget)
-        self._listener, self._topics = KafkaListener(config, budget, apis), apis.topics
+        self._topics = apis.topics
+        if self._security is None:
+            self._listener = KafkaListener(config, budget, apis)
+        else:
+            from proxy.kafka.access.secure_listener import secure_listener  # noqa: PLC0415
+
+            self._listener = secure_listener(config, budget, apis, engine, self._security)
         try:
             await self._listener.listen(self._listeners)
         except OSError as error:
@@ -268,9 +333,15 @@ class App:
         if self._settings.console:
             add_console_page(app)
         self._http_api.start()
+        self._secure_http(app)
         self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        self._http = uvicorn.Server(http_config(app, _HTTP_STOP_SECONDS))
+        config = http_config(app, _HTTP_STOP_SECONDS)
+        security = self._security
+        if security is not None and security.config.http.tls and security.certificates is not None:
+            config.load()
+            config.ssl = security.certificates.context
+        self._http = uvicorn.Server(config)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http_task = asyncio.create_task(self._http._serve(listeners))
@@ -284,15 +355,13 @@ class App:
     async def _read_again(self) -> None:
         self._settings = await asyncio.to_thread(read_again, self._settings, self._load)
         apply(self._settings, self._engine, self._listener)
+        if self._security is not None:
+            await self._security.reload()
 
     async def _stop(self, delay: float) -> None:
         """Stop in order: readiness, listeners, batches in flight, snapshot, log."""
         _log.info("stopping")
-        if self._engine is not None:
-            self._engine.leaving = True
-        await asyncio.sleep(delay)
-        if self._engine is not None:
-            self._engine.ready = False
+        await self._announce(delay)
         if self._http_api is not None:
             self._http_api.close()
         if self._listener is not None:
@@ -309,11 +378,24 @@ class App:
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
         await self._history.stop()
+        await self._close_security()
         await self._metrics.lag.stop()
         LINES.flush(everything=True)
         _log.info("stopped")
 
+    async def _announce(self, delay: float) -> None:
+        """Have new requests sent elsewhere, while this server still serves."""
+        if self._engine is not None:
+            self._engine.leaving = True
+        await asyncio.sleep(delay)
+        if self._backend is not None:
+            await self._backend.drain()
+        if self._engine is not None:
+            self._engine.ready = False
+
     async def _stop_http(self) -> None:
+        if self._http_api is not None:
+            await self._http_api.disconnect()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
             with suppress(asyncio.CancelledError):

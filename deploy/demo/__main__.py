@@ -14,6 +14,7 @@ from rich.console import Console
 from deploy.demo import DemoError
 from deploy.demo.copied import run_copied
 from deploy.demo.leased import run_leased
+from deploy.demo.orders import run_orders
 from deploy.demo.story import METRICS, SETTINGS, run_demo
 from deploy.demo.upstream import real_upstream
 from tests.servers.pidlease import not_started
@@ -42,6 +43,7 @@ def main(
 
     Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
     Then a copy of topics from one server to another; the copier is killed again and again.
+    Then orders over HTTP by idempotency keys, while the server is killed.
     """
     console = new_console()
 
@@ -79,6 +81,7 @@ def _alone(console: Console, directory: Path, seconds: float) -> int:
         run_demo(console, directory, seconds),
         run_leased(console, directory / "leased"),
         run_copied(console, directory / "copied"),
+        run_orders(console, directory / "orders"),
     )
     console.print(
         f"metrics: a running server has them at /metrics of its HTTP port; those of part one are in"

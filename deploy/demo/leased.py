@@ -88,7 +88,7 @@ class Verdict(TakeoverVerdict):
         return (
             f"demo, part two: PIDs from {self.source}, sent {self.total.sent}, stored"
             f" {self.total.stored}, producer killed {self.producer_kills} times, resumed by name"
-            f" {self.lives - 1} times, proxy killed {self.proxy_kills} times, {self.ending()}"
+            f" {self.lives - 1} times, server killed {self.proxy_kills} times, {self.ending()}"
         )
 
 
@@ -185,12 +185,12 @@ def _kill_everything(server: PidleaseServer, lives: Lives[_Life], screen: Screen
     life = begin()
     life.progress(_PART)
     server.kill9()
-    screen.log("kill -9 of the proxy under the producer")
+    screen.log("kill -9 of the server under the producer")
     time.sleep(_DOWN_S)
     server.start()
     life.progress(life.acknowledged + _PART // 2)
     server.kill9()
-    kill(" together with the proxy")
+    kill(" together with the server")
     server.start()
     begin().progress(_PART // 2)
     return lives.replace(

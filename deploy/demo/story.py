@@ -51,7 +51,7 @@ def run_demo(
         lives = Retries(server)
         crasher = Crasher(lives, screen.log, plan, upstream)
         _send(crasher, records, screen, seconds)
-        source = "from Kafka itself" if upstream else "from the proxy"
+        source = "from Kafka itself" if upstream else "from the server"
         screen.log(f"all acknowledged; reading everything back, {source}")
         stored = read_topics(
             upstream.kafka.bootstrap if upstream else server.bootstrap, markers=upstream is not None
@@ -98,7 +98,7 @@ def _send(
     began = time.monotonic()
     crasher.start(crasher.plan[0].fault)
     took = time.monotonic() - began
-    screen.log(f"the proxy is ready after {took:.1f} s, pid {server.pid}, data {server.data_dir}")
+    screen.log(f"the server is ready after {took:.1f} s, pid {server.pid}, data {server.data_dir}")
     make_topics(server.bootstrap)
     pace = Pace(seconds, lambda: crasher.left)
     kinds: tuple[type[Client], ...] = (LibrdkafkaClient, AiokafkaClient)

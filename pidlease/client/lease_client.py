@@ -71,8 +71,8 @@ class LeaseClient:
 
     @property
     def url(self) -> str:
-        """The server's URL."""
-        return str(self._http.base_url)
+        """The server's URL, without a user and a password."""
+        return str(self._http.base_url.copy_with(userinfo=b""))
 
     async def __aenter__(self) -> Self:
         return self

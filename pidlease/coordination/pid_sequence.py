@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple, Protocol
 
+from pidlease.coordination.fence_log import FenceLog
 from pidlease.coordination.name_bindings import NameBindings
 from pidlease.coordination.writer_ids import WriterIds
 from pidlease.core.blocks import PidBlock
@@ -20,6 +21,7 @@ class Coordination(NamedTuple):
 
     Attributes:
         writers: the producer ids of partitions' writers, if Kafka is the log.
+        fences: the grants of names, if several servers are active.
         pool: its own threads, so that a slow coordinator does not delay the log; None: use the
             log's.
     """
@@ -28,6 +30,7 @@ class Coordination(NamedTuple):
     names: NameBindings
     pool: IoPool | None = None
     writers: WriterIds | None = None
+    fences: FenceLog | None = None
 
 
 class PidSequence(Protocol):

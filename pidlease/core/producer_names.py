@@ -2,12 +2,14 @@
 
 A producer's state is kept by its PID, a number. A producer id of policy epoch gets a stand-in PID
 from the upper half of the policy's PIDs, which no sequence reaches. A stand-in PID has no meaning
-outside of this process, and is never used for a second producer id.
+outside of this process, and is never used for a second producer id. Idempotency keys have a half of
+these PIDs for themselves, so that a PID says which lease table it belongs to.
 """
 
 from itertools import count
 from typing import Final
 
+from pidlease.core.idempotency_keys import FIRST_OF_KEYS, is_key_name
 from pidlease.core.pid import POLICY_SHIFT, Policy
 
 _FIRST: Final = Policy.EPOCH << POLICY_SHIFT | 1 << (POLICY_SHIFT - 1)
@@ -29,6 +31,7 @@ class ProducerNames:
         self._pids: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._numbers = count(_FIRST)
+        self._key_numbers = count(FIRST_OF_KEYS)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -42,7 +45,8 @@ class ProducerNames:
         pid = self._pids.get(name)
         if pid is None:
             # Two threads at once agree on the first one's PID; the second number is never used.
-            pid = self._pids.setdefault(name, next(self._numbers))
+            numbers = self._key_numbers if is_key_name(name) else self._numbers
+            pid = self._pids.setdefault(name, next(numbers))
             self._names[pid] = name
         return pid
 

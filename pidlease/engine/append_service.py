@@ -4,12 +4,14 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from pidlease.core.idempotency_keys import is_key_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.state import UNKNOWN_CRC, Batch
 from pidlease.engine.append_outcome import Done, Outcome
 from pidlease.engine.batch_identity import batch_of, identified
 from pidlease.engine.early_appends import EarlyAppends
 from pidlease.engine.engine import Engine
+from pidlease.engine.keys_in_flight import KeysInFlight
 from pidlease.engine.partition import Partition
 from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.stream_gate import StreamBatch, StreamSend
@@ -33,6 +35,7 @@ class AppendService:
     def __init__(self, engine: Engine, reorder_ms: int = 0) -> None:
         self.engine: Final = engine
         self._early: Final = EarlyAppends(reorder_ms)
+        self.keys: Final = KeysInFlight(engine.names)
         #: How many appends run, by the stand-in PID of a producer name.
         self._open: dict[int, int] = {}
 
@@ -57,6 +60,7 @@ class AppendService:
         Raises:
             CorruptBatchError: `data` is not an intact batch.
             InvalidBatchError: clients may not append such a batch.
+            KeyInFlightError: an append with the same idempotency key is in flight.
         """
         header = read_header(data)
         check_intact(header, data)
@@ -98,6 +102,9 @@ class AppendService:
                  send: StreamSend | None) -> None:  # fmt: skip
         header = under_writer(header, data)
         pid = identity.pid
+        is_key = is_key_name(identity.name)
+        if is_key:
+            done = self.keys.begin(identity.name, partition, done)
         if identity.name:
             pid = self.engine.names.take(identity.name)
             self._open[pid] = self._open.get(pid, 0) + 1
@@ -105,7 +112,7 @@ class AppendService:
         crc = crc_of_send(header, data) if repeatable else UNKNOWN_CRC
         batch = identified(identity, header, crc)
         submit = partial(self._submit, partition, send, pid, header, data, batch)
-        if identity.name:
+        if identity.name and not is_key:
             self._early.submit((pid, partition), batch, submit, done)
         else:
             submit(done)

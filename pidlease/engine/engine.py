@@ -12,6 +12,7 @@ import structlog
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.core.log_config import LogConfig
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
+from pidlease.engine.fence_reader import FenceReader
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.maintenance import Maintenance, MaintenanceConfig
 from pidlease.engine.named_leases import NamedLeases
@@ -19,7 +20,9 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.recovery import Recovery
 from pidlease.engine.replay_progress import ReplayProgress
+from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.engine.topic_counts import Counts
+from pidlease.engine.topics.partition_moves import PartitionMoves
 from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import (
     PartitionCountError,
@@ -61,6 +64,7 @@ class EngineConfig:
     Attributes:
         lease_ms: the length of a lease.
         ring_capacity: the number of slots of the lease table.
+        keys_max: the most idempotency keys at once.
         judging: whether batches are validated; if not, every batch counts as one without a PID.
         partitions_max: the most partitions of all topics together.
         maintenance: how often maintenance runs.
@@ -68,6 +72,7 @@ class EngineConfig:
 
     lease_ms: int = 24 * 3600 * 1000
     ring_capacity: int = 1_000_000
+    keys_max: int = 100_000
     judging: bool = True
     partitions_max: int = 20_000
     maintenance: MaintenanceConfig = field(default_factory=MaintenanceConfig)
@@ -90,6 +95,7 @@ class Engine:
         config: the settings.
         clock_ms: returns the time, in ms since 1970.
         appends: makes the appender of a partition.
+        shared: the other active servers of a Kafka cluster; None: this server is the only one.
     """
 
     def __init__(  # noqa: PLR0913 - built in one place
@@ -102,6 +108,7 @@ class Engine:
         clock_ms: Callable[[], int] = wall_clock_ms,
         *,
         appends: AppenderFactory = GroupAppender,
+        shared: SharedCluster | None = None,
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
@@ -114,6 +121,7 @@ class Engine:
             clock_ms,
             lease_ms=config.lease_ms,
             capacity=config.ring_capacity,
+            keys_capacity=config.keys_max,
             names=self.names,
             recent=self.counts.recent,
         )
@@ -130,6 +138,14 @@ class Engine:
             self._table, self.leases, snapshots, self._context, pool, config.maintenance
         )
         self._following = TopicSync(self._table, self.leases, pool)
+        #: The other active servers; None: there are none.
+        self.shared_cluster: Final = shared
+        #: Moves partitions between active servers, and
+        self.moves: PartitionMoves | None = None
+        #: follows the grants of others.
+        self.fences: FenceReader | None = None
+        if shared is not None:
+            self._share(shared, coordination)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
         #: Whether requests are accepted; set when a listener opens, and reset before it closes.
@@ -140,6 +156,20 @@ class Engine:
         self.ask_log: AskLog | None = None
         #: The progress of the start.
         self.replay: Final = ReplayProgress()
+
+    def _share(self, shared: SharedCluster, coordination: Coordination) -> None:
+        if coordination.fences is None:
+            raise AssertionError("several active servers need a fence log")
+        self.moves = PartitionMoves(
+            shared, self._table, self._following, self.leases, self._snapshots, self.pool
+        )
+        pool = coordination.pool or self.pool
+        self.fences = FenceReader(coordination.fences, pool, self.naming, self.leases)
+        self.leases.keeps_fences = True
+        self.leases.read_fences = self.fences.read
+        self.maintenance.verified = self.moves.verified
+        shared.topics = lambda: {name: each.partitions for name, each in self.topics.items()}
+        shared.on_read.append(self.fences.read)
 
     # ------------------------------------------------------------------ life cycle
 
@@ -156,10 +186,12 @@ class Engine:
         )
         await self._table.policies.load()
         recovered = await recovery.run()
-        await self.naming.load()
+        await (self.fences.begin(self.naming.load) if self.fences else self.naming.load())
         self._table.begin_with(
             recovered.topics, recovered.partitions, recovered.awaited, recovered.held
         )
+        if self.moves is not None:
+            await self.moves.begin()
         self.maintenance.newest = recovered.snapshot
         # Without a snapshot, the next start would read what this one did not.
         self.maintenance.start(at_once=recovered.at_ends)
@@ -181,6 +213,8 @@ class Engine:
             any(p.in_flight for p in self._table.kept_partitions()) and time.monotonic() < deadline
         ):
             await asyncio.sleep(0.01)
+        if self.moves is not None:
+            await self.moves.stop()
         await self.maintenance.stop()
         try:
             if self.config.judging and await self.maintenance.worth_a_snapshot():
@@ -365,6 +399,8 @@ class Engine:
             OSError: a partition cannot be opened; the next call does the rest.
         """
         await self._table.change(self._following.follow(topics))
+        if self.moves is not None:
+            self.moves.changed()
 
     @property
     def log_settings(self) -> LogConfig | None:

@@ -9,7 +9,9 @@ from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.maintenance import Maintenance
 from pidlease.engine.replay_progress import ReplayProgress
+from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.engine.topic_counts import Counts, TopicCounts
+from pidlease.engine.topics.partition_moves import PartitionMoves
 from pidlease.observability import metric_catalogue as metrics
 
 _HTTP, _KAFKA = "http", "kafka"
@@ -18,6 +20,8 @@ _HTTP, _KAFKA = "http", "kafka"
 def engine_metrics(engine: Engine) -> Iterable[Metric]:
     """Return all metrics of the engine, as of now."""
     yield from _partitions(engine)
+    if engine.shared_cluster is not None and engine.moves is not None:
+        yield from _shared(engine, engine.shared_cluster, engine.moves)
     yield from _topics(engine.counts)
     yield from _appends(engine.counts)
     yield from _leases(engine.leases)
@@ -37,12 +41,21 @@ def _partitions(engine: Engine) -> Iterator[Metric]:
     yield metrics.TOPICS_AWAITED.of(len(engine.awaited))
     yield metrics.TOPICS_UNSEEN.of(len(engine.unseen))
     yield metrics.PARTITIONS.of(len(partitions))
-    yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.log.stopped))
+    yield metrics.PARTITIONS_STOPPED.of(sum(1 for each in partitions if each.stopped))
     yield metrics.PRODUCERS.of(sum(len(each.producers) for each in partitions))
     yield metrics.IN_FLIGHT.of(in_flight)
     yield metrics.PUSHED.of(persisted + failed + in_flight)
     yield metrics.PERSISTED.of(persisted)
     yield metrics.FAILED.of(failed)
+
+
+def _shared(engine: Engine, cluster: SharedCluster, moves: PartitionMoves) -> Iterator[Metric]:
+    yield metrics.SERVERS.of(len(cluster.view.members))
+    yield metrics.PARTITIONS_OWNED.of(sum(not each.elsewhere for each in engine.partitions()))
+    yield metrics.PARTITIONS_WITHOUT_OWNER.of(cluster.without_owner())
+    yield metrics.PARTITIONS_TAKEN_OVER.of(moves.taken_over)
+    yield metrics.PARTITIONS_HANDED_OVER.of(moves.handed_over)
+    yield metrics.TAKEOVER_SECONDS.histogram(moves.seconds)
 
 
 def _topics(counts: Counts) -> Iterator[Metric]:
@@ -99,6 +112,8 @@ def _leases(leases: Leases) -> Iterator[Metric]:
     yield metrics.LEASE_LENGTH.of(leases.lease_ms / 1000)
     yield metrics.RING_USED.of(len(leases.ring))
     yield metrics.RING_CAPACITY.of(leases.ring.capacity)
+    yield metrics.KEYS_USED.of(len(leases.keys))
+    yield metrics.KEYS_CAPACITY.of(leases.keys.capacity)
     yield metrics.BLOCK_LEFT.of(leases.blocks.left)
     yield metrics.PREFETCH_SECONDS.of(leases.blocks.prefetch_seconds)
     yield metrics.PREFETCH_FAILURES.of(leases.blocks.prefetch_failures)

@@ -6,7 +6,8 @@ A lease does not change a producer's state: only batches in the log do.
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pidlease.coordination.name_bindings import Binding, check_name
@@ -21,6 +22,7 @@ from pidlease.engine.leases.leases import NoPidError
 from pidlease.engine.named_leases import GENERATION_START_MAX, NameBusyError
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import PartitionLookup
+from pidlease.storage.errors import LogError, NotOwnerError
 
 #: How long a lease waits for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0
@@ -47,10 +49,18 @@ class LeaseService:
 
     Parameters:
         batch: all leases that the request wants.
+        ask: asks the owner of a partition where a PID continues on it, if another active server
+            owns it; None: it is not asked.
     """
 
-    def __init__(self, engine: Engine, batch: Sequence[LeaseWanted]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        batch: Sequence[LeaseWanted],
+        ask: Callable[[LeaseWanted], Awaitable[Lease]] | None = None,
+    ) -> None:
         self._engine = engine
+        self._ask: Final = ask
         named = [TopicPartition(each.topic, each.partition) for each in batch]
         self._lookup = PartitionLookup(engine, named)
         #: The partitions for which the batch wants the same, by its terms.
@@ -78,6 +88,7 @@ class LeaseService:
             NamesError: bindings of names cannot be read or changed now; try again.
             NoPidError: no PID can be leased now; try again.
             LogStoppedError: the partition is stopped, so the next sequence number is unknown.
+            NotOwnerError: another active server owns the partition, and is not to be asked.
         """
         began = time.monotonic()
         try:
@@ -88,12 +99,15 @@ class LeaseService:
     async def _lease(self, wanted: LeaseWanted) -> Lease:
         partition = await self._lookup.find(TopicPartition(wanted.topic, wanted.partition))
         name = self._name(wanted)
-        if name or wanted.pid >= 0:
+        asks = bool(partition.elsewhere) and self._ask is not None
+        if (name or wanted.pid >= 0) and not asks:
             # Check before the generation is raised: the next sequence number could not be returned.
             partition.check_not_stopped()
         if wanted.pid >= 0 and not (name and wanted.renew):
             if name:
                 raise NameNeededError("give pid or name; both together only with renew")
+            if asks:
+                return await self._of_owner(partition, wanted.pid)
             await self._sure(partition, wanted.pid)
             return await self._known(partition, wanted.pid)
         if name:
@@ -130,6 +144,9 @@ class LeaseService:
 
     async def _named(self, partition: Partition, name: str, wanted: LeaseWanted) -> Lease:
         grant = await self._grant(name, wanted)
+        if partition.elsewhere:
+            found = await self._of_owner(partition, grant.pid)
+            return replace(found, name=name)
         await self._sure(partition, grant.pid)
         numbers = _next(partition, grant.pid, grant.former)
         return self._lease_of(partition, grant.pid, grant.generation, numbers, name)
@@ -145,12 +162,28 @@ class LeaseService:
         expire_ms = self._engine.leases.expire_ms(pid)
         return Lease(*partition.name, pid, generation, *numbers, expire_ms, name=name)
 
+    async def _of_owner(self, partition: Partition, pid: int) -> Lease:
+        """Ask the owner of a partition where a PID continues.
+
+        The owner reads the fences first, so it knows of the grant that this question follows.
+        """
+        if self._ask is None:
+            raise NotOwnerError(f"{partition.name}: {partition.elsewhere}")
+        return await self._ask(LeaseWanted(*partition.name, pid))
+
     async def _sure(self, partition: Partition, pid: int) -> None:
         """Wait until the state of a PID on the partition is certain.
 
         Raises:
             NameBusyError: it cannot be determined now.
         """
+        if self._engine.fences is not None:
+            # Another active server may have granted the name just before this question.
+            try:
+                await self._engine.fences.read()
+            except LogError as error:
+                raise NameBusyError(f"{error}; try again") from error
+            await self._engine.naming.landed(pid)
         if not await partition.sure_of(pid):
             raise NameBusyError(
                 f"what {partition.name} holds of PID {pid} cannot be known now; try again"

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import Manifest, SnapshotStore
+from pidlease.storage.snapshots import Manifest, PartitionRows, SnapshotStore
 
 #: How often ended leases are removed.
 _EXPIRY_SECONDS: Final = 1.0
@@ -92,6 +92,11 @@ class Maintenance:
         #: kept one needs.
         self._alike = 0
         self.newest: Manifest | None = None
+        #: Returns the rows of partitions that this server has owned since it took them over; None:
+        #: no other server is active.
+        self.verified: (
+            Callable[[Sequence[PartitionRows]], Coroutine[Any, Any, list[PartitionRows]]] | None
+        ) = None
         self.snapshot_seconds = 0.0
         #: The longest lag of the event loop during the last snapshot.
         self.snapshot_delay_seconds = 0.0
@@ -140,6 +145,7 @@ class Maintenance:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
             rows = self._unloaded_rows()
+            unloaded = len(rows)
             for partition in self._to_snapshot():
                 rows.append(partition.rows())
                 # The offset vector must not be ahead of the disk: after a power cut the snapshot
@@ -151,6 +157,9 @@ class Maintenance:
             # If another server has served the logs meanwhile, this snapshot lacks what that server
             # appended, but its offset vector may be after it: no replay would read it.
             await self._check_owned()
+            if self.verified is not None:
+                owned = await self.verified(rows[unloaded:])
+                rows = [*rows[:unloaded], *owned]
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, rows, leases)
             manifest = await self._pool.run(work)

@@ -111,13 +111,13 @@ class NamedLeases:
         for number, (name, binding) in enumerate(
             (await self._pool.run(self._bindings.all)).items()
         ):
-            if self._lasts(binding):
+            if self._lasts(binding) or self._leases.keeps_fences:
                 self._note(name, binding)
             elif binding.generation == RELEASED:
                 ended.append((name, binding))
             if number % 1000 == 0:
                 await asyncio.sleep(0)
-        for name, binding in ended[:_UNBOUND_MAX]:
+        for name, binding in ended[: 0 if self._leases.keeps_fences else _UNBOUND_MAX]:
             await self._unbind(name, binding)
 
     async def _unbind(self, name: str, binding: Binding) -> None:
@@ -127,6 +127,19 @@ class NamedLeases:
         except (BindingConflictError, NamesError) as error:
             LINES.write(_log, "warning", "a released name stays bound", kind_of(error),
                         name=name, reason=str(error))  # fmt: skip
+
+    def note_grant(self, name: str, binding: Binding) -> None:
+        """Note a grant that another server may have made."""
+        self._lasts(binding)
+        self._note(name, binding)
+
+    async def landed(self, pid: int) -> None:
+        """Wait until nothing of a PID, and of the former one of its name, is in flight here.
+
+        Raises:
+            NameBusyError: batches stay in flight.
+        """
+        await self._landed(Binding(pid, 0, self.former(pid)))
 
     def former(self, pid: int) -> int:
         """Return the PID that the name of a PID had before; -1: none."""
@@ -294,13 +307,13 @@ class NamedLeases:
 
     def _note(self, name: str, binding: Binding) -> None:
         """Fence the name's previous producers; a fence ends with the lease of its PID."""
-        fences = self._leases.fences
-        if binding.pid in self._leases:
+        fences, every = self._leases.fences, self._leases.keeps_fences
+        if every or binding.pid in self._leases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
             self.names[binding.pid] = name
             if binding.former >= 0:
                 self._leases.formers[binding.pid] = binding.former
-        if binding.former in self._leases:
+        if binding.former in self._leases or (every and binding.former >= 0):
             fences[binding.former] = FENCED_FOR_EVER
 
     def _forget(self, pid: int) -> None:

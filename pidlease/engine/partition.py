@@ -101,6 +101,12 @@ class Partition:
         self.policy = TopicPolicy()
         #: Whether its topic was deleted, or is no longer seen; then no listener finds it.
         self.gone = False
+        #: Why this server does not serve it, although others may; empty: it does.
+        self.elsewhere = ""
+        #: Whether batches of before it went elsewhere may still be in flight.
+        self.landing = False
+        #: The epoch of its slot when this server took it over, if several servers are active.
+        self.epoch = 0
         #: Admits batches if the topic is a stream; None: it is none.
         self.gate: StreamGate | None = None
         self._leases = around.leases
@@ -145,8 +151,8 @@ class Partition:
         """
         pid = pending.pid
         if self.log.stopped:
-            reason = self.log.stopped
-            self._reject(pending, policy_of(pid), Outcome(Status.STOPPED, reason=reason))
+            status = Status.NOT_OWNER if self.elsewhere else Status.STOPPED
+            self._reject(pending, policy_of(pid), Outcome(status, reason=self.log.stopped))
             return
         if self._shared and self._appends.lost:
             self._give_up(pending, LOST)
@@ -676,12 +682,30 @@ class Partition:
             end = None if self.incomplete else self.readable_end
         return self.log.start_offset, end
 
+    @property
+    def stopped(self) -> str:
+        """Why it accepts no appends although this server serves it; empty: it accepts them."""
+        return "" if self.elsewhere else self.log.stopped
+
+    def leave_to(self, reason: str) -> None:
+        """Admit no more batches, because this server does not own the partition.
+
+        Parameters:
+            reason: for clients: which server owns it.
+        """
+        self.elsewhere = reason
+        self.landing = True
+        self.log.stop(reason)
+
     def check_not_stopped(self) -> None:
         """Check that the partition accepts appends.
 
         Raises:
+            NotOwnerError: another server serves it.
             LogStoppedError: it is stopped.
         """
+        if self.elsewhere:
+            raise NotOwnerError(f"{self.name}: {self.elsewhere}")
         if self.log.stopped:
             raise self.stopped_error()
 

@@ -143,7 +143,7 @@ class Recovery:
         now_ms = self.context.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
-            begin(partition, _rows_of(snapshot, partition.name), now_ms)
+            begin(partition, rows_of(snapshot, partition.name), now_ms)
             self.replay.begin(partition)
 
         async def replay_one(partition: Partition) -> None:
@@ -165,11 +165,11 @@ class Recovery:
         names |= {partition.name for partition in partitions}
         if snapshot is not None and self.store.made_by_others:
             names |= snapshot.manifest.offset_vector.keys()
-        rows = (_rows_of(snapshot, name) for name in sorted(names - read))
+        rows = (rows_of(snapshot, name) for name in sorted(names - read))
         return [UnloadedPartition(each) for each in rows if each is not None]
 
 
-def _rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
+def rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | None:
     """Return a snapshot's rows of a partition; None: it has none."""
     entry = snapshot.manifest.offset_vector.get(name) if snapshot else None
     if snapshot is None or entry is None:

@@ -1,5 +1,6 @@
 """Unloaded partitions: a snapshot has them, but their logs cannot be read yet, or are not seen."""
 
+import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
@@ -9,6 +10,8 @@ from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
+#: Leases noted before other tasks run.
+_AT_ONCE: Final = 500
 #: How long an unseen topic's state is kept.
 UNSEEN_MS_MAX: Final = 3_600_000
 
@@ -70,6 +73,15 @@ class UnloadedPartitions:
             loaded: partitions with rows of their own, which are newer.
         """
         return [each.rows() for name, each in self._unloaded.items() if name not in loaded]
+
+    async def put(self, unloaded: UnloadedPartition) -> None:
+        """Add a partition that this server no longer serves."""
+        await self.forget(unloaded.snapshotted.partition)
+        self._unloaded[unloaded.snapshotted.partition] = unloaded
+        pids = list(unloaded.producers)
+        for start in range(0, len(pids), _AT_ONCE):
+            self._leases.restore(pids[start : start + _AT_ONCE], unloaded)
+            await asyncio.sleep(0)
 
     async def forget(self, name: TopicPartition) -> None:
         """Remove a partition that was loaded, or is gone."""

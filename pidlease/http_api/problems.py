@@ -23,11 +23,14 @@ class Problem(enum.Enum):
     INVALID_TOPIC = 400, "The topic's name, partitions or settings are invalid"
     INVALID_NAME = 400, "The producer's name is invalid"
     INVALID_PRODUCER = 400, "The fields that identify the producer are invalid"
+    INVALID_IDEMPOTENCY_KEY = 400, "Idempotency-Key is invalid"
     INVALID_BATCH = 400, "The records are invalid"
     INCOMPLETE_BODY = 400, "The body ended too early"
     NAME_REQUIRED = 400, "A lease of this policy needs a name"
     WRONG_POLICY = 400, "The PID has another policy"
     INVALID_STREAM = 400, "The stream's path, headers or query are invalid"
+    LOGIN_REQUIRED = 401, "The request needs a login"
+    NOT_AUTHORIZED = 403, "The client has no right to this"
     POLICY_FORBIDDEN = 403, "The topic does not allow this policy"
     KAFKA_FORBIDDEN = 403, "Kafka does not allow this server to do that"
     STREAM_PRODUCER_FENCED = 403, "A newer producer writes to the stream"
@@ -43,6 +46,7 @@ class Problem(enum.Enum):
     NAME_TAKEN = 409, "The name was granted to another producer"
     PRODUCER_SEQ_CONFLICT = 409, "The sequence number is not the expected one"
     PRODUCER_FENCED = 409, "A newer producer has taken over"
+    IDEMPOTENCY_KEY_IN_USE = 409, "A request with this Idempotency-Key is in flight"
     STREAM_CONFLICT = 409, "Another stream has the path, or the stream cannot be forked so"
     STREAM_CLOSED = 409, "The stream is closed"
     STREAM_TYPE_CONFLICT = 409, "The content type is not the stream's"
@@ -54,6 +58,7 @@ class Problem(enum.Enum):
     UNSUPPORTED_BODY = 415, "The type of the body is not supported"
     OFFSET_OUT_OF_RANGE = 416, "The log does not have the offset"
     NOT_OWNER = 421, "Another server serves this Kafka cluster"
+    IDEMPOTENCY_KEY_REUSED = 422, "The Idempotency-Key was used for another request"
     UNREADABLE_RECORDS = 422, "The batch cannot be read as records"
     INTERNAL_ERROR = 500, "The server failed"
     LOG_DAMAGED = 500, "The log is damaged there"
@@ -64,6 +69,7 @@ class Problem(enum.Enum):
     NOT_STORED = 503, "The change could not be stored"
     KAFKA_UNAVAILABLE = 503, "Kafka has not confirmed the change"
     APPEND_FAILED = 503, "The records were not stored, or their outcome is unknown"
+    IDEMPOTENCY_KEYS_FULL = 503, "All idempotency keys are in use"
     OVERLOADED = 503, "Too much is in flight"
     NAME_BUSY = 503, "The name is being leased"
     NAMES_UNAVAILABLE = 503, "The names cannot be read or stored now"
@@ -107,7 +113,7 @@ class ProblemAnswer(BaseModel):
         int | None, Field(description="with producer_seq_conflict: the expected sequence number")
     ] = None
     current_epoch: Annotated[
-        int | None, Field(description="with producer_fenced: the newest epoch, or generation, in the log or granted")
+        int | None, Field(description="with producer_fenced: the newest epoch, stored or granted")
     ] = None
     offset: Annotated[
         int | None, Field(description="with unreadable_records: the first unreadable offset")

@@ -24,6 +24,8 @@ RECORDS_MAX: Final = 10_000
 PRODUCER_ID: Final = "Producer-Id"
 PRODUCER_EPOCH: Final = "Producer-Epoch"
 PRODUCER_SEQ: Final = "Producer-Seq"
+#: The header of a request that is to be stored once (draft-ietf-httpapi-idempotency-key-header).
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 #: The largest Producer-Epoch and Producer-Seq: the largest number that survives JSON.
 NUMBER_MAX: Final = 2**53 - 1
 #: The bytes of records in one response to a read, beyond the first record: by default,

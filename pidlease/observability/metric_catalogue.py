@@ -127,6 +127,24 @@ PARTITIONS = _define("gauge", "pidlease_partitions", "Partitions.")
 PARTITIONS_STOPPED = _define(
     "gauge", "pidlease_partitions_stopped", "Partitions that refuse appends."
 )
+SERVERS = _define(
+    "gauge", "pidlease_servers", "Active servers that share the Kafka cluster (--shared)."
+)
+PARTITIONS_OWNED = _define(
+    "gauge", "pidlease_partitions_owned", "Partitions that this one of several servers serves."
+)
+PARTITIONS_WITHOUT_OWNER = _define(
+    "gauge", "pidlease_partitions_without_owner", "Partitions that no active server owns."
+)
+PARTITIONS_TAKEN_OVER = _define(
+    "counter", "pidlease_partitions_taken_over", "Partitions taken over from other servers."
+)
+PARTITIONS_HANDED_OVER = _define(
+    "counter", "pidlease_partitions_handed_over", "Partitions handed over to other servers."
+)
+TAKEOVER_SECONDS = _define(
+    "histogram", "pidlease_takeover_seconds", "How long takeovers of partitions took."
+)
 EVENT_LOOP_LAG = _define(
     "histogram", "pidlease_event_loop_lag_seconds", "Delay of the event loop's timers."
 )
@@ -143,6 +161,10 @@ LEASES_EXPIRED = _define("counter", "pidlease_leases_expired", "Leases that have
 LEASES = _define("gauge", "pidlease_leases", "Leases in force.")
 RING_USED = _define("gauge", "pidlease_lease_ring_used", "Slots of the lease table in use.")
 RING_CAPACITY = _define("gauge", "pidlease_lease_ring_capacity", "Slots of the lease table.")
+KEYS_USED = _define("gauge", "pidlease_idempotency_keys", "Idempotency keys in use.")
+KEYS_CAPACITY = _define(
+    "gauge", "pidlease_idempotency_keys_capacity", "The most idempotency keys at once."
+)
 LEASE_LENGTH = _define("gauge", "pidlease_lease_length_seconds", "Length of a lease.")
 LEASE_SECONDS = _define(
     "histogram",

@@ -10,11 +10,14 @@ from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
+from pidlease.coordination.members import Members
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
 from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, Coordination, SequenceError
 from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_fences import ZooKeeperFences
+from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
@@ -41,7 +44,8 @@ class Coordinator:
         self._path = path
         self._names = names
         self._settings = settings
-        self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        #: This server's name, for the operator.
+        self.server = f"{socket.gethostname()}:{os.getpid()}"
         self._keep_ms = 2 * int(settings.lease_seconds * 1000)
         self._zookeeper: ZooKeeper | None = None
 
@@ -76,7 +80,10 @@ class Coordinator:
                 f"--zookeeper {config.hosts} is {identity}, and this directory's PIDs come from"
                 f" {known} ({mark}): another ZooKeeper would lease the same PIDs again"
             )
-        zookeeper_names = ZooKeeperNames(self._zookeeper)
+        fences = None
+        if self._settings.shared:
+            fences = ZooKeeperFences(self._zookeeper, wall_clock_ms, self._keep_ms)
+        zookeeper_names = ZooKeeperNames(self._zookeeper, fences)
         ids = ZooKeeperWriterIds(self._zookeeper)
         if not known:
             self._move_names(zookeeper_names)
@@ -85,9 +92,9 @@ class Coordinator:
             write_aside(self._files, mark, [identity.encode()])
         begin = self._file_sequence().end if self._files.exists(self._path) else 1
         sequence = ZooKeeperSequence(
-            self._zookeeper, self._owner, wall_clock_ms, self._keep_ms, begin
+            self._zookeeper, self.server, wall_clock_ms, self._keep_ms, begin
         )
-        return Coordination(sequence, zookeeper_names, writers=ids)
+        return Coordination(sequence, zookeeper_names, writers=ids, fences=fences)
 
     def _move_writers(self, ids: WriterIds) -> None:
         """Copy the writers' producer ids from the file to ZooKeeper."""
@@ -109,7 +116,17 @@ class Coordinator:
         """
         if self._zookeeper is None:
             return None
-        return ZooKeeperOwnership(self._zookeeper, cluster, self._owner, folder)
+        return ZooKeeperOwnership(self._zookeeper, cluster, self.server, folder)
+
+    def members(self, cluster: str) -> Members:
+        """Return the active servers that share a Kafka cluster.
+
+        Parameters:
+            cluster: the Kafka cluster's id.
+        """
+        if self._zookeeper is None:
+            raise AssertionError("the settings allow no shared cluster without ZooKeeper")
+        return ZooKeeperMembers(self._zookeeper, cluster)
 
     def topic_book(self, cluster: str) -> TopicBook:
         """Open the settings of a Kafka cluster's topics. Blocks.
@@ -138,7 +155,7 @@ class Coordinator:
                 _log.warning("a name is bound in ZooKeeper already", name=name, reason=str(error))
 
     def _file_sequence(self) -> FileSequence:
-        return FileSequence(self._files, self._path, self._owner, wall_clock_ms, self._keep_ms)
+        return FileSequence(self._files, self._path, self.server, wall_clock_ms, self._keep_ms)
 
     def _read_mark(self, mark: Path) -> str:
         return read_file(self._files, mark).decode() if self._files.exists(mark) else ""

@@ -11,6 +11,7 @@ from typing_extensions import override
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
+from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.files import Files
@@ -34,6 +35,7 @@ class Backend(ABC):
     Attributes:
         lost: set when another server serves the log, so that this one must end.
         waiting: why `open` waits; empty: it does not.
+        shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
 
@@ -52,6 +54,7 @@ class Backend(ABC):
         self.lost: Final = asyncio.Event()
         self.waiting = ""
         self.standing_by = False
+        self.shared: SharedCluster | None = None
 
     @abstractmethod
     async def open(self) -> None:
@@ -80,6 +83,12 @@ class Backend(ABC):
     @abstractmethod
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
         """Make the handlers of Kafka requests."""
+
+    async def join(self, engine: Engine) -> None:  # noqa: B027 - most have nothing to join
+        """Join the other active servers: the listeners are open."""
+
+    async def drain(self) -> None:  # noqa: B027 - most have nothing to drain
+        """Let the other active servers take over, while the listeners are still open."""
 
     @abstractmethod
     async def close(self) -> None:

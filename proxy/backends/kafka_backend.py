@@ -1,22 +1,25 @@
 """Kafka as the log: the data directory has no records, only snapshots and PIDs."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from typing_extensions import override
 
+from pidlease.coordination.members import Members, MembersError
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
 from pidlease.core.backoff import Backoff
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.kafka.client.cluster import View
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.errors import (
@@ -35,6 +38,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
 from proxy.backends.embedded_backend import Backend
+from proxy.backends.shared_partitions import shared_cluster
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import Broker
@@ -51,6 +55,8 @@ _REACH_BACKOFF: Final = Backoff(0.5, 10.0)
 _STAND_BY_SECONDS: Final = 1.0
 #: How often to check for stopped partitions to reopen, and for topics that Kafka no longer lists.
 _LOOK_SECONDS: Final = 10.0
+#: How long a stop waits for other active servers to take over.
+_DRAIN_SECONDS: Final = 10.0
 #: Delays before a failed topic sync is tried again.
 _FOLLOW_BACKOFF: Final = Backoff(0.1, 15.0)
 
@@ -60,6 +66,7 @@ _log = structlog.get_logger(__name__)
 class KafkaBackend(Backend):
     """Kafka as the log."""
 
+    _members: Members
     _writers: KafkaWriters
     _kafka: KafkaStore
 
@@ -71,6 +78,7 @@ class KafkaBackend(Backend):
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: ZooKeeperOwnership | None = None
+        self._engine: Engine | None = None
 
     @override
     async def open(self) -> None:
@@ -78,7 +86,11 @@ class KafkaBackend(Backend):
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
-        self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
+        if self._settings.shared:
+            await self._pool.run(partial(self._share, coordinator))
+            await self._wait_for_stranger()
+        else:
+            self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
         if self._ownership is not None:
             await self._become_owner(self._ownership)
             # Read again: the previous owner may have created topics and acknowledged records.
@@ -86,19 +98,99 @@ class KafkaBackend(Backend):
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("every coordinator has writer ids")
-        owned = None
+        owned: Callable[[], Coroutine[Any, Any, bool]] | None = None
         if self._ownership is not None:
             # Every partition checks this before it refuses a batch: they share one call.
             owned = SharedCall(partial(self._is_owner, self._ownership))
-        self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owned)
+        owns = None if owned is None and self.shared is None else partial(self._owns, owned)
+        self._writers = KafkaWriters(self._upstream.fencing, ids, self._pool, wall_clock_ms, owns)
+        if self.shared is not None:
+            self._writers.after_take = self._read_fences
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
-        self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool)
+        self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool, owned)
         self.store = self._kafka
 
     def _open(self) -> tuple[Coordinator, DataDirectory]:
         path = Path(self._settings.data_dir)
         folder = DataDirectory(self._files, path, log_config(self._settings), self._pool)
         return self._open_directory(folder), folder
+
+    # ------------------------------------------------------------------ several active servers
+
+    def _share(self, coordinator: Coordinator) -> None:
+        self._members = coordinator.members(self.cluster_id)
+        self.shared = shared_cluster(
+            self._settings, self._files, self._members, coordinator.server, self._pool
+        )
+
+    async def _wait_for_stranger(self) -> None:
+        """Wait until no server without --shared serves this cluster."""
+        logged = ""
+        while True:
+            try:
+                stranger = (await self._pool.run(self._members.read)).stranger
+            except MembersError as error:
+                stranger = f"an unknown server ({error})"
+            self.waiting = f"standing by: {stranger} serves this cluster alone" if stranger else ""
+            self.standing_by = bool(stranger)
+            if not stranger:
+                return
+            if stranger != logged:
+                _log.info("standing by: a server without --shared serves this cluster",
+                          owner=stranger)  # fmt: skip
+                logged = stranger
+            await asyncio.sleep(_STAND_BY_SECONDS)
+
+    async def _owns(
+        self, alone: Callable[[], Coroutine[Any, Any, bool]] | None, partition: TopicPartition
+    ) -> bool:
+        """Return whether this server owns a partition.
+
+        Parameters:
+            alone: returns whether it serves the whole cluster; None: several servers are active.
+
+        Raises:
+            LogError: this is unknown now.
+        """
+        if alone is not None:
+            return await alone()
+        moves = None if self._engine is None else self._engine.moves
+        return moves is not None and await moves.owns(partition)
+
+    async def _read_fences(self) -> None:
+        if self._engine is not None and self._engine.fences is not None:
+            await self._engine.fences.read()
+
+    @override
+    async def join(self, engine: Engine) -> None:
+        if self.shared is None or engine.moves is None:
+            return
+        engine.moves.start()
+        self.shared.on_suspended.append(self._upstream.channels.drop)
+        self._upstream.channels.was_suspended = self.shared.was_suspended
+        while True:
+            try:
+                await self.shared.join()
+            except MembersError as error:
+                LINES.write(_log, "warning", "this server cannot join the others yet",
+                            kind_of(error), error=str(error))  # fmt: skip
+                await asyncio.sleep(_STAND_BY_SECONDS)
+            else:
+                break
+        _log.info("joined the active servers", node_id=self.shared.node_id,
+                  servers=len(self.shared.view.members))  # fmt: skip
+        self._tasks.append(asyncio.create_task(self._pass_on_loss(self.shared)))
+
+    async def _pass_on_loss(self, shared: SharedCluster) -> None:
+        await shared.lost.wait()
+        self.lost.set()
+
+    @override
+    async def drain(self) -> None:
+        if self.shared is not None:
+            await self.shared.drain(_DRAIN_SECONDS)
+
+    # ------------------------------------------------------------------ one active server
 
     async def _become_owner(self, ownership: ZooKeeperOwnership) -> None:
         """Wait until no other server serves this cluster."""
@@ -198,6 +290,7 @@ class KafkaBackend(Backend):
                 engine.expect(self._topics())  # before the sync, which may take long
                 self._changed.set()
 
+        self._engine = engine
         engine.ask_log = self._upstream.cluster.missing
         self._upstream.cluster.on_change.append(noted)
         engine.expect(self._topics())
@@ -217,7 +310,7 @@ class KafkaBackend(Backend):
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
-            stopped = any(partition.log.stopped for partition in engine.partitions())
+            stopped = any(partition.stopped for partition in engine.partitions())
             if not (self._changed.is_set() or failures or stopped or engine.waits_for_topics):
                 continue
             self._changed.clear()
@@ -252,6 +345,8 @@ class KafkaBackend(Backend):
 
     @override
     async def close(self) -> None:
+        if self.shared is not None:
+            await self.shared.leave()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,13 +1,21 @@
-"""Sends requests to a running server's HTTP port."""
+"""Sends requests to a running server's HTTP port.
+
+User and password come from the environment, and so does the authority of its certificate
+(SSL_CERT_FILE, which openssl reads): a URL stands in lists of processes, and in messages.
+"""
 
 import http.client
 import json
+import os
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from typing import Any, Final
 
 #: The default address of a server.
 URL: Final = "http://127.0.0.1:8080"
+USER_VARIABLE: Final = "PIDLEASE_USER"
+PASSWORD_VARIABLE: Final = "PIDLEASE_PASSWORD"  # noqa: S105 - a variable's name
 _TIMEOUT_SECONDS: Final = 5.0
 #: A change may wait for others, and for a slow disk.
 _CHANGE_TIMEOUT_SECONDS: Final = 60.0
@@ -45,7 +53,11 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
     """
     if not url.startswith(("http://", "https://")):
         raise UnreachableError(f"--url {url} is no HTTP address, for example {URL}")
-    headers = {"Content-Type": "application/json"}
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise UnreachableError(
+            f"--url has a user or a password; give them by {USER_VARIABLE} and {PASSWORD_VARIABLE}"
+        )
+    headers = {"Content-Type": "application/json", **_login(url)}
     body = None if change is None else json.dumps(change).encode()
     # Do not use the environment's proxies: the address is the server's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -60,6 +72,14 @@ def ask(url: str, path: str, change: object = None) -> Any:  # noqa: ANN401 - JS
         raise ServerRefusedError(url, error.code, str(error.reason), _body(error)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnreachableError(_unreachable(url, error, changes=change is not None)) from None
+
+
+def _login(url: str) -> dict[str, str]:
+    """Return the header of the login, if the environment has one and the URL is encrypted."""
+    user, password = (os.environ.get(each, "") for each in (USER_VARIABLE, PASSWORD_VARIABLE))
+    if not user or not url.startswith("https://"):
+        return {}
+    return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
 def _unreachable(url: str, error: Exception, *, changes: bool) -> str:

@@ -53,7 +53,7 @@ def show_produced(total_bytes: int | None) -> Iterator[Report]:
         return
 
     def line(size: int, records: int) -> None:
-        part = f", {100 * size / total_bytes:.0f} % of the input" if total_bytes else ""
+        part = f"; {100 * size / total_bytes:.0f} % of the input is read" if total_bytes else ""
         console.print(f"{records:,} records are in the log{part}", markup=False)
 
     yield _every(_LINE_SECONDS, line)

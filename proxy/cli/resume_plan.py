@@ -64,8 +64,9 @@ class ResumePlan:
             last = producer.last_sequence_id(topic, partition)
             if self._new and last >= 0:
                 raise PlanError(
-                    "another input was produced under this --name, and its numbers would be taken"
-                    f" for these lines; take another name, or bring back its {self._path}"
+                    "this --name has produced before, and its plan is not here"
+                    f" ({self._path}): run the command in the folder of its first run, name the"
+                    " plan with --plan, or take another --name for another input"
                 )
             if partition in self._stored and last < 0:
                 raise PlanError(

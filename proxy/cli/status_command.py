@@ -30,6 +30,8 @@ class _Partition(BaseModel):
     producers: int
     in_flight: int
     stopped: str
+    #: Which server serves it instead; empty: this one does.
+    elsewhere: str = ""
 
 
 class _Stopped(BaseModel):
@@ -166,6 +168,8 @@ def _show_partitions(console: Console, found: _Status) -> None:
     table = plain_table("partitions", *columns)
     for each in found.partitions:
         end = "damaged" if each.end_offset is None else f"{each.end_offset:,}"
+        if each.elsewhere:
+            end = "elsewhere"
         before, after = (each.partition, each.start_offset), (each.producers, each.in_flight)
         cells = [*(f"{each:,}" for each in before), end, *(f"{each:,}" for each in after)]
         table.add_row(Text(each.topic), *cells, style="red" if each.stopped else None)
@@ -176,7 +180,7 @@ def _show_partitions(console: Console, found: _Status) -> None:
     for stopped in found.stopped:
         where = f"{stopped.topic}-{stopped.partition} is stopped: "
         console.print(Text(where + stopped.reason, style="red"))
-    if any(each.end_offset is None for each in found.partitions):
+    if any(each.end_offset is None and not each.elsewhere for each in found.partitions):
         text = "acknowledged records are damaged: stop the server, then `pidlease repair`"
         console.print(Text(text, style="red"))
     if found.stopped_count > len(found.stopped):

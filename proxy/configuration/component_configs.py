@@ -13,6 +13,12 @@ from proxy.http.http_listener import StreamsConfig
 from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
+from proxy.security.security_config import (
+    ListenerSecurity,
+    SecurityConfig,
+    TlsFiles,
+    TokenConfig,
+)
 
 #: Open files beside those of partitions and clients: snapshots, running reads and others.
 _OTHER_FILES = 200
@@ -25,6 +31,7 @@ def engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
         lease_ms=int(settings.lease_seconds * 1000),
         ring_capacity=settings.ring_capacity,
+        keys_max=settings.idempotency_keys_max,
         judging=settings.judging == "on",
         partitions_max=settings.partitions_max,
         maintenance=MaintenanceConfig(
@@ -93,21 +100,26 @@ def group_limits(settings: Settings) -> GroupLimits:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Check the listen addresses: beyond loopback only with --insecure (no authentication yet).
+    """Check the listen addresses: beyond loopback only with logins by TLS, or --insecure.
 
     Raises:
         DataFolderError: other machines could connect, or clients could not.
     """
-    for name in ("kafka_listen", "http_listen"):
+    security = security_config(settings)
+    for name, listener in (("kafka_listen", security.kafka), ("http_listen", security.http)):
         host, _ = split_address(getattr(settings, name))
+        logs_in = listener.tls and (listener.login or settings.ssl_client_auth == "required")
         if (
             host not in ("localhost", "::1")
             and not host.startswith("127.")
+            and not logs_in
             and not settings.insecure
         ):
+            option = name.replace("_listen", "-security-protocol")
             raise DataFolderError(
-                f"--{name.replace('_', '-')} {host} is open to other machines, and there is no"
-                " authentication yet; listen on 127.0.0.1, or say --insecure"
+                f"--{name.replace('_', '-')} {host} is open to other machines, and clients need no"
+                f" login by TLS there; say --{option} SASL_SSL, listen on 127.0.0.1, or say"
+                " --insecure"
             )
     if settings.kafka_listen == settings.http_listen:
         raise DataFolderError(
@@ -119,6 +131,92 @@ def check_exposure(settings: Settings) -> None:
             f"--kafka-listen {listen} is no address that a client can connect to; give one by"
             " --kafka-advertise HOST:PORT"
         )
+
+
+def security_config(settings: Settings) -> SecurityConfig:
+    """Return how the listeners are secured.
+
+    Raises:
+        DataFolderError: settings contradict each other, or one is missing.
+    """
+    kafka = _listener_security(settings.kafka_security_protocol)
+    http = _listener_security(settings.http_security_protocol)
+    if settings.http_security_protocol == "SASL_PLAINTEXT":
+        raise DataFolderError(
+            "--http-security-protocol SASL_PLAINTEXT would send passwords in clear; say SASL_SSL"
+        )
+    return SecurityConfig(
+        kafka=kafka,
+        http=http,
+        mechanisms=_mechanisms(settings) if kafka.login else (),
+        tls_files=_tls_files(settings) if kafka.tls or http.tls else None,
+        mapping_rules=settings.ssl_principal_mapping_rules,
+        acls=settings.acls == "file",
+        super_users=tuple(filter(None, settings.super_users.split(";"))),
+        allow_if_none=settings.allow_everyone_if_no_acl_found,
+        reauth_seconds=settings.connections_max_reauth_ms / 1000,
+        login_seconds=settings.sasl_login_seconds,
+        login_bytes_max=settings.sasl_server_max_receive_bytes,
+        tokens=_token_config(settings),
+        audit_log=settings.audit_log,
+    )
+
+
+def _listener_security(protocol: str) -> ListenerSecurity:
+    return ListenerSecurity(tls=protocol.endswith("SSL"), login=protocol.startswith("SASL"))
+
+
+def _mechanisms(settings: Settings) -> tuple[str, ...]:
+    found = tuple(settings.sasl_enabled_mechanisms.split(","))
+    in_clear = [each for each in found if not each.startswith("SCRAM")]
+    if in_clear and settings.kafka_security_protocol != "SASL_SSL":
+        raise DataFolderError(
+            f"--sasl-enabled-mechanisms has {in_clear[0]}, which sends a secret in clear; it needs"
+            " --kafka-security-protocol SASL_SSL"
+        )
+    if "OAUTHBEARER" in found and not settings.sasl_oauthbearer_jwks_endpoint_url:
+        raise DataFolderError(
+            "--sasl-enabled-mechanisms has OAUTHBEARER; it needs"
+            " --sasl-oauthbearer-jwks-endpoint-url"
+        )
+    return found
+
+
+def _tls_files(settings: Settings) -> TlsFiles:
+    certificate, key = settings.ssl_certificate, settings.ssl_key
+    if certificate is None or key is None:
+        raise DataFolderError("TLS needs --ssl-certificate and --ssl-key")
+    if settings.ssl_client_auth != "none" and settings.ssl_client_ca is None:
+        raise DataFolderError(
+            f"--ssl-client-auth {settings.ssl_client_auth} needs --ssl-client-ca: the CA"
+            " certificates to trust"
+        )
+    return TlsFiles(
+        certificate, key, settings.ssl_key_password.get_secret_value(), settings.ssl_client_ca,
+        settings.ssl_client_auth,
+    )  # fmt: skip
+
+
+def _token_config(settings: Settings) -> TokenConfig | None:
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    if not url:
+        return None
+    audiences = tuple(
+        filter(None, map(str.strip, settings.sasl_oauthbearer_expected_audience.split(",")))
+    )
+    if not audiences or not settings.sasl_oauthbearer_expected_issuer:
+        raise DataFolderError(
+            "--sasl-oauthbearer-jwks-endpoint-url needs --sasl-oauthbearer-expected-audience and"
+            " --sasl-oauthbearer-expected-issuer: tokens for other services do not count"
+        )
+    return TokenConfig(
+        jwks_url=url,
+        audiences=audiences,
+        issuer=settings.sasl_oauthbearer_expected_issuer,
+        user_claim=settings.sasl_oauthbearer_sub_claim_name,
+        skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+        refresh_seconds=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+    )
 
 
 def open_logs_max(connections_max: int) -> int:

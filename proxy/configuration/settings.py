@@ -5,7 +5,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -19,10 +19,18 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.storage.file_faults import FaultPlan
+from proxy.security.certificate_names import PrincipalMapper
 
 _PORT_MAX = 65_535
 #: Variables that other commands read.
-_OTHER_VARIABLES = ("PIDLEASE_URL", "PIDLEASE_SERVERS", "PIDLEASE_FROM_PASSWORD")
+_OTHER_VARIABLES = (
+    "PIDLEASE_URL",
+    "PIDLEASE_SERVERS",
+    "PIDLEASE_FROM_PASSWORD",
+    "PIDLEASE_USER_PASSWORD",
+    "PIDLEASE_USER",
+    "PIDLEASE_PASSWORD",
+)
 #: Variables that Kubernetes and Docker set in all containers near a service called pidlease.
 _OF_A_SERVICE = re.compile(
     r"PIDLEASE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)"
@@ -37,7 +45,7 @@ _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 #: The routes that no stream may hide.
 _TAKEN_PATHS: Final = (
     "/v1/history/", "/v1/leases/", "/v1/outcomes/", "/v1/partitions/", "/v1/producers/",
-    "/v1/refusals/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
+    "/v1/refusals/", "/v1/servers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
     "/console/", "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
 )  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
@@ -89,6 +97,35 @@ def _is_zookeeper(value: str) -> str:
     return value
 
 
+def _is_mapping_rules(value: str) -> str:
+    PrincipalMapper(value)
+    return value
+
+
+def _is_mechanism_list(value: str) -> str:
+    unknown = set(value.split(",")) - set(get_args(SaslMechanism))
+    if unknown:
+        names = ", ".join(get_args(SaslMechanism))
+        raise ValueError(f"{min(unknown)!r} is none of {names}")
+    return value
+
+
+def _is_jwks_url(value: str) -> str:
+    local = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
+    if value and not value.startswith(("https://", *local)):
+        raise ValueError("is an https URL: whoever changes the keys on the way could log in")
+    return value
+
+
+def _is_principal_list(value: str) -> str:
+    for each in filter(None, value.split(";")):
+        if not each.startswith("User:") or each == "User:":
+            raise ValueError(f"{each!r} is not User:NAME; several are separated by semicolons")
+    return value
+
+
+SaslMechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"]
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Address = Annotated[str, AfterValidator(_is_address)]
 Positive = Annotated[int, Field(gt=0)]
 #: Up to ten years; their milliseconds fit wherever they are stored.
@@ -134,7 +171,70 @@ class Settings(BaseSettings):
     )
     insecure: bool = Field(
         default=False,
-        description="listen beyond this machine although there is no authentication yet",
+        description="listen beyond this machine although clients need no login by TLS there",
+    )
+
+    kafka_security_protocol: SecurityProtocol = Field(
+        "PLAINTEXT", description="SSL: TLS; SASL_: clients log in with a user's name"
+    )
+    http_security_protocol: SecurityProtocol = Field(
+        "PLAINTEXT",
+        description="the same for the HTTP API; SASL_SSL: Basic, Bearer or a certificate",
+    )
+    ssl_certificate: Path | None = Field(
+        None, description="certificate of the listeners, with its chain (PEM)"
+    )
+    ssl_key: Path | None = Field(None, description="key of ssl_certificate (PEM)")
+    ssl_key_password: SecretStr = Field(
+        SecretStr(""), description="of an encrypted key; better given by PIDLEASE_SSL_KEY_PASSWORD"
+    )
+    ssl_client_ca: Path | None = Field(
+        None, description="CA certificates to trust for clients' certificates (PEM)"
+    )
+    ssl_client_auth: Literal["none", "requested", "required"] = Field(
+        "none", description="whether clients have certificates"
+    )
+    ssl_principal_mapping_rules: Annotated[str, AfterValidator(_is_mapping_rules)] = Field(
+        "DEFAULT", description="RULE:PATTERN/REPLACEMENT/,...: users of clients' certificates"
+    )
+    sasl_enabled_mechanisms: Annotated[str, AfterValidator(_is_mechanism_list)] = Field(
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        description="of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER",
+    )
+    sasl_server_max_receive_bytes: int = Field(
+        64 << 10, ge=1024, le=1 << 20, description="largest request before the login"
+    )
+    sasl_login_seconds: Seconds = Field(10.0, description="how long a login may take")
+    connections_max_reauth_ms: int = Field(
+        0, ge=0, le=2**31 - 1, description="how long a login counts; 0: without limit (KIP-368)"
+    )
+    sasl_oauthbearer_jwks_endpoint_url: Annotated[str, AfterValidator(_is_jwks_url)] = Field(
+        "", description="where the keys of tokens are (https)"
+    )
+    sasl_oauthbearer_expected_audience: str = Field(
+        "", description="AUDIENCE,...: one of them is in each token"
+    )
+    sasl_oauthbearer_expected_issuer: str = Field("", description="issuer of all tokens")
+    sasl_oauthbearer_sub_claim_name: str = Field(
+        "sub", min_length=1, description="claim of a token with the user's name"
+    )
+    sasl_oauthbearer_clock_skew_seconds: float = Field(
+        30.0, ge=0, le=300, description="how far the clock of a token's issuer may be off"
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = Field(
+        3_600_000, ge=1000, le=7 * 86_400_000, description="how often to read the keys of tokens"
+    )
+    acls: Literal["off", "file"] = Field(
+        "off", description="file: clients need rights, by security/acls in the data directory"
+    )
+    super_users: Annotated[str, AfterValidator(_is_principal_list)] = Field(
+        "", description="User:NAME;...: users that may do everything"
+    )
+    allow_everyone_if_no_acl_found: bool = Field(
+        default=False, description="allow all what no ACL is about"
+    )
+    audit_log: Path | None = Field(
+        None, description="file of logins, refusals and changes, as JSON lines"
     )
 
     log: Literal["embedded", "kafka"] = Field(
@@ -185,6 +285,9 @@ class Settings(BaseSettings):
     ring_capacity: int = Field(
         1_000_000, gt=0, le=50_000_000, description="size of the lease table"
     )
+    idempotency_keys_max: int = Field(
+        100_000, gt=0, le=50_000_000, description="idempotency keys at once, each for a lease"
+    )
 
     zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
         None, description="HOST:PORT,.../CHROOT, the source of PIDs; default: a file"
@@ -201,6 +304,17 @@ class Settings(BaseSettings):
     zookeeper_session_seconds: Seconds = Field(10.0, description="silence that ends a session")
     zookeeper_timeout_seconds: Seconds = Field(
         5.0, description="longest wait for a call, and for the connection at the start"
+    )
+
+    shared: bool = Field(
+        default=False,
+        description="serve the cluster together with other active servers (with log=kafka and"
+        " zookeeper)",
+    )
+    http_advertise: Address | None = Field(
+        None,
+        description="address at which other active servers reach the HTTP port; default:"
+        " http_listen",
     )
 
     snapshot_batches: Positive = Field(100_000, description="batches until the next snapshot")
@@ -260,6 +374,16 @@ class Settings(BaseSettings):
     def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
         if (value is None) is (info.data.get("log") == "kafka"):
             raise ValueError("is needed with log=kafka, and only then")
+        return value
+
+    @field_validator("shared")
+    @classmethod
+    def _has_what_it_shares(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
+        if value and (info.data.get("log") != "kafka" or info.data.get("zookeeper") is None):
+            raise ValueError("needs log=kafka and zookeeper: without, there is nothing to share")
+        if value and info.data.get("http_security_protocol") != "PLAINTEXT":
+            # Servers send requests on to each other over HTTP, and have no login of their own.
+            raise ValueError("needs http_security_protocol=PLAINTEXT for now")
         return value
 
     @field_validator("group_max_session_seconds")

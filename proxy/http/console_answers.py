@@ -46,6 +46,8 @@ from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.log.ports import SizedLog
 from proxy.http.refusal_actions import ACTIONS, runbook_of
 
+#: The owner of partitions of this server.
+_THIS_SERVER: Final = "this server"
 #: Entries of the lease table that one search looks at; the next request continues.
 _SEARCHED_MAX: Final = 20_000
 #: Of these, how many before other tasks run.
@@ -237,6 +239,19 @@ _REASONS: Final[dict[State, str]] = {
 }
 
 
+def _owner_of(engine: Engine, name: TopicPartition, state: State) -> str:
+    """Return the server that writes to a partition; empty: it is unknown."""
+    shared = engine.shared_cluster
+    if shared is not None:
+        member = shared.owner_of(name)
+        if member is None:
+            return ""
+        return _THIS_SERVER if member.node_id == shared.node_id else member.server
+    if state == "awaited":
+        return ""
+    return "another server" if state == "taken_over" else _THIS_SERVER
+
+
 def _partition_row(
     engine: Engine, name: TopicPartition, state: State, size: int | None
 ) -> PartitionState:
@@ -244,14 +259,14 @@ def _partition_row(
     if partition is None:
         return PartitionState(
             topic=name.topic, partition=name.partition, state="awaited",
-            reason=_REASONS["awaited"], owner="", writer="", log_start=None, log_end=None,
-            size_bytes=None, producers=0, in_flight=0,
+            reason=_REASONS["awaited"], owner=_owner_of(engine, name, state), writer="",
+            log_start=None, log_end=None, size_bytes=None, producers=0, in_flight=0,
         )  # fmt: skip
     writer = partition.writer
     return PartitionState(
         topic=name.topic, partition=name.partition, state=state,
         reason=partition.log.stopped or _REASONS[state],
-        owner="another server" if state == "taken_over" else "this server",
+        owner=_owner_of(engine, name, state),
         writer="" if writer is None else f"{writer.pid} epoch {writer.epoch}",
         log_start=partition.log.start_offset,
         log_end=None if partition.incomplete else partition.readable_end,

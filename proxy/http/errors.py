@@ -36,7 +36,8 @@ from pidlease.engine.topics.topic_table import (
     UnknownTopicError,
 )
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
-from pidlease.storage.errors import LogStoppedError
+from pidlease.storage.errors import LogStoppedError, NotOwnerError
+from proxy.http.current_caller import NotAuthorizedError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -44,6 +45,7 @@ RETRY_AFTER_SECONDS: Final = 1
 _SHOWN: Final = 100
 #: The problem of each error, and the invalid field.
 _KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
+    NotAuthorizedError: (Problem.NOT_AUTHORIZED, None),
     UnknownTopicError: (Problem.UNKNOWN_TOPIC, "topic"),
     AwaitedTopicError: (Problem.TOPIC_NOT_READY, "topic"),
     UnknownPartitionError: (Problem.UNKNOWN_PARTITION, "partition"),
@@ -61,6 +63,7 @@ _KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
     TopicForbiddenError: (Problem.KAFKA_FORBIDDEN, None),
     TopicsUnavailableError: (Problem.KAFKA_UNAVAILABLE, None),
     LogStoppedError: (Problem.PARTITION_STOPPED, "partition"),
+    NotOwnerError: (Problem.NOT_OWNER, "partition"),
 }
 #: The problems of requests that no route handles, by Starlette's status. Its 400 is about the body:
 #: it is no text, or nested too deeply.

@@ -1,16 +1,21 @@
 """Adds the routes of the API to the application of the HTTP port."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
-from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
+from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    PRODUCER_SEQ,
+)
 from proxy.http.body_limit import BodyLimit
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.console_routes import console_router
@@ -18,6 +23,7 @@ from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
+from proxy.http.owner_requests import OwnerRequests
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
@@ -31,7 +37,8 @@ _BODY_BYTES_MAX: Final = 1 << 20
 #: What web pages of other origins may use.
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _HEADERS: Final = (
-    "Content-Type", "Content-Encoding", PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ, *REQUEST_HEADERS,
+    "Content-Type", "Content-Encoding", IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ,
+    *REQUEST_HEADERS,
 )  # fmt: skip
 
 
@@ -54,10 +61,12 @@ class HttpApi(NamedTuple):
     Attributes:
         start: starts the removal of expired streams; call it in the event loop.
         close: ends reads that wait.
+        disconnect: closes the connections to other active servers.
     """
 
     start: Callable[[], None]
     close: Callable[[], None]
+    disconnect: Callable[[], Coroutine[Any, Any, None]]
 
 
 def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
@@ -79,7 +88,8 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         streams: how streams are served.
         console: what operators' routes show beside the engine.
     """
-    records = RecordRoutes(engine, topics, limits or RecordLimits())
+    owners = OwnerRequests(engine)
+    records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
     config = streams or StreamsConfig()
     stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)
     add_handlers(app)
@@ -87,7 +97,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     add_record_handlers(app)
     add_stream_handlers(app)
     add_openapi(app)
-    app.include_router(lease_router(engine))
+    app.include_router(lease_router(engine, owners))
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
@@ -110,4 +120,4 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         records.close()
         stream_routes.close()
 
-    return HttpApi(stream_routes.catalog.start, close)
+    return HttpApi(stream_routes.catalog.start, close, owners.close)

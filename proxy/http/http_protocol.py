@@ -1,12 +1,14 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with two corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with three corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
 - httptools drops the body of a request that offers another protocol, as the first request of Java's
   client offers HTTP/2. Here h11 serves such a connection, by HTTP/1.1.
+- uvicorn refuses a malformed request at once, before it has served those that came before it on the
+  connection. Here the refusal waits for their responses.
 """
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Transport
 from typing import Any, Final
 
 import structlog
@@ -15,11 +17,13 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
 
+#: The key of a client's certificate in the state of a request's scope.
+PEER_CERTIFICATE: Final = "peer_certificate"
 #: The longest head of a request, and the longest trailers, in bytes.
 HEAD_BYTES_MAX: Final = 64 << 10
 
@@ -39,9 +43,24 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
         self._head_bytes = 0
+        #: The request that is answered next.
+        self._served: RequestResponseCycle | None = None
+        #: The request that is being received; None: its head is not complete.
+        self._received: RequestResponseCycle | None = None
+        #: The refusal of the malformed request that is the last of this connection.
+        self._refusal: str | None = None
+
+    @override
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
 
     @override
     def data_received(self, data: bytes) -> None:
+        if self._refusal is not None:
+            return
         self._head_bytes += len(data)
         self._unset_keepalive_if_required()
         try:
@@ -56,6 +75,35 @@ class HttpProtocol(HttpToolsProtocol):
             self.send_400_response(
                 f"The request line and headers have more than {HEAD_BYTES_MAX} bytes."
             )
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        received, served = self._received, self._served
+        if received is not None and received.response_started:
+            self.transport.close()  # a second response would be one of no request
+            return
+        if self.pipeline and self.pipeline[0][0] is received:
+            self.pipeline.popleft()
+        if not self.pipeline and (served in (None, received) or served.response_complete):
+            super().send_400_response(msg)
+        else:
+            self._refusal = msg  # after the responses to the requests before it
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        served = self._served
+        if (
+            self._refusal is not None
+            and (served is None or served.response_complete)
+            and not self.transport.is_closing()
+        ):
+            super().send_400_response(self._refusal)
+
+    @override
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _continue_by_h11(self, rest: bytes) -> None:
         """Let h11 serve this connection from the current request on.
@@ -84,7 +132,10 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:
+            self._received = self.cycle
 
     @override
     def on_body(self, body: bytes) -> None:
@@ -94,6 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_message_complete(self) -> None:
         self._head_bytes = 0
+        self._received = None
         super().on_message_complete()
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.engine.engine import Engine
@@ -16,8 +16,10 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
+from proxy.http.current_caller import require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.openapi import JSON_BODY, refusals
+from proxy.http.owner_requests import FORWARDED, OwnerRequests
 
 #: Leases granted before other tasks run.
 _AT_ONCE: Final = 100
@@ -31,6 +33,7 @@ _REFUSALS: Final = refusals(
     Problem.NAME_CONFLICT,
     Problem.NAME_TAKEN,
     Problem.UNKNOWN_PID,
+    Problem.NOT_OWNER,
     Problem.TOPIC_NOT_READY,
     Problem.PARTITION_STOPPED,
     Problem.NAME_BUSY,
@@ -39,30 +42,34 @@ _REFUSALS: Final = refusals(
 )
 
 
-def lease_router(engine: Callable[[], Engine | None]) -> APIRouter:
+def lease_router(engine: Callable[[], Engine | None], owners: OwnerRequests) -> APIRouter:
     """Make the routes for leases.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
+        owners: asks other active servers about their partitions.
     """
     router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
     @router.post("", operation_id="lease_pid", responses=_REFUSALS)
-    async def lease(request: LeaseRequest) -> LeaseAnswer:
+    async def lease(request: LeaseRequest, raw: Request) -> LeaseAnswer:
         """Lease a PID for a partition, or ask where a leased one continues."""
+        require_lease(request.name, request.topic)
         wanted = LeaseWanted(**request.model_dump())
-        return _answer(await LeaseService(ready_engine(engine), [wanted]).lease(wanted))
+        ask = None if FORWARDED in raw.headers else owners.ask
+        return _answer(await LeaseService(ready_engine(engine), [wanted], ask).lease(wanted))
 
     @router.post("/batch", operation_id="lease_pids", responses=refusals(*JSON_BODY))
     async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
         batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
-        service = LeaseService(ready_engine(engine), batch)
+        service = LeaseService(ready_engine(engine), batch, owners.ask)
         answers = []
         for number, each in enumerate(batch):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
+                require_lease(each.name, each.topic)
                 answers.append(_answer(await service.lease(each)))
             except REFUSALS as error:
                 problem, _ = problem_of(error)

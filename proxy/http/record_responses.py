@@ -2,10 +2,11 @@
 
 RefusedError
 |-- ProducerFieldError  a field that identifies the producer is invalid
+|-- IdempotencyKeyError the header Idempotency-Key is invalid
 |-- KeyFieldError       the keys of the records do not say their partition
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
-|-- GzipError           the body is not valid gzip
+|-- CodedBodyError      the body is not what its Content-Encoding says
 |-- BodyTooSlowError    no part of the body arrived in time
 `-- NoRoomError         requests in flight hold all memory for them
 
@@ -20,9 +21,12 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from pidlease.core.idempotency_keys import is_key_name
 from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.keys_in_flight import KeyInFlightError
 from pidlease.http_api.problems import Problem
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     PRODUCER_SEQ,
@@ -44,7 +48,7 @@ from pidlease.storage.errors import (
     OffsetRangeError,
     reason_for_clients,
 )
-from proxy.http.errors import refusal
+from proxy.http.errors import RETRY_AFTER_SECONDS, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 
 
@@ -68,6 +72,16 @@ class ProducerFieldError(RefusedError):
     def __init__(self, field: str, text: str) -> None:
         super().__init__(f"{field}: {text}")
         self.field = field
+
+
+class IdempotencyKeyError(RefusedError):
+    """The header Idempotency-Key is invalid."""
+
+    problem = Problem.INVALID_IDEMPOTENCY_KEY
+    field = IDEMPOTENCY_KEY
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{IDEMPOTENCY_KEY}: {text}")
 
 
 class KeyFieldError(RefusedError):
@@ -94,8 +108,8 @@ class BodyTooLongError(RefusedError):
     field = "body"
 
 
-class GzipError(RefusedError):
-    """The body is not valid gzip."""
+class CodedBodyError(RefusedError):
+    """The body is not what its Content-Encoding says."""
 
     problem = Problem.INVALID_REQUEST
     field = "body"
@@ -136,6 +150,7 @@ APPEND_REFUSALS: Final = refusals(
     *JSON_BODY,
     Problem.INVALID_TOPIC,
     Problem.INVALID_PRODUCER,
+    Problem.INVALID_IDEMPOTENCY_KEY,
     Problem.INVALID_BATCH,
     Problem.INCOMPLETE_BODY,
     Problem.POLICY_FORBIDDEN,
@@ -145,12 +160,15 @@ APPEND_REFUSALS: Final = refusals(
     Problem.BODY_TOO_SLOW,
     Problem.PRODUCER_SEQ_CONFLICT,
     Problem.PRODUCER_FENCED,
+    Problem.IDEMPOTENCY_KEY_IN_USE,
     Problem.UNKNOWN_PID,
     Problem.UNSUPPORTED_BODY,
     Problem.NOT_OWNER,
+    Problem.IDEMPOTENCY_KEY_REUSED,
     Problem.APPEND_FAILED,
     Problem.TOPIC_NOT_READY,
     Problem.PARTITION_STOPPED,
+    Problem.IDEMPOTENCY_KEYS_FULL,
     Problem.OVERLOADED,
     Problem.NAMES_UNAVAILABLE,
     Problem.PIDS_UNAVAILABLE,
@@ -230,6 +248,10 @@ def appended(outcome: Outcome, identity: Identity | None, partition: int | None 
         partition: the one that the server has chosen; None: the request names it.
     """
     status = outcome.status
+    if identity is not None and is_key_name(identity.name):
+        refused = _refused_key(outcome)
+        if refused is not None:
+            return refused
     if status in (Status.APPENDED, Status.DUPLICATE):
         return AppendedResponse(outcome.offset, partition, duplicate=status is Status.DUPLICATE)
     producer, epoch, seq = _OF_HEADERS if identity is None or identity.name else _OF_BODY
@@ -251,12 +273,32 @@ def appended(outcome: Outcome, identity: Identity | None, partition: int | None 
     return refusal(problem, outcome.reason or status.value, producer if is_of_producer else None)
 
 
+def _refused_key(outcome: Outcome) -> Response | None:
+    """Return the refusal of an append with an idempotency key; None: it is not one of its own."""
+    status = outcome.status
+    # The same request is always a duplicate with the offset of the original (`idempotency_keys`).
+    if status is Status.OVERLAP or (status is Status.DUPLICATE and outcome.offset < 0):
+        text = "the key was used for a request with another body; use a new key for each request"
+        return refusal(Problem.IDEMPOTENCY_KEY_REUSED, text, IDEMPOTENCY_KEY)
+    if status is Status.NO_LEASE:
+        text = "as many keys are in use as --idempotency-keys-max allows; try again when some have"
+        return refusal(Problem.IDEMPOTENCY_KEYS_FULL, f"{text} ended", IDEMPOTENCY_KEY)
+    if status is Status.FORBIDDEN:
+        return refusal(Problem.POLICY_FORBIDDEN, outcome.reason, IDEMPOTENCY_KEY)
+    return None
+
+
 def add_record_handlers(app: FastAPI) -> None:
     """Give the errors of these routes the common form."""
 
     @app.exception_handler(RefusedError)
     async def refused(_: Request, error: RefusedError) -> JSONResponse:
         return refusal(error.problem, str(error), error.field)
+
+    @app.exception_handler(KeyInFlightError)
+    async def in_flight(_: Request, error: KeyInFlightError) -> JSONResponse:
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        return refusal(Problem.IDEMPOTENCY_KEY_IN_USE, str(error), IDEMPOTENCY_KEY, headers=headers)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001

@@ -11,7 +11,9 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.idempotency_keys import KEY_BYTES_MAX, is_key_name
 from pidlease.core.key_partition import partition_for_key
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.engine import Engine
@@ -20,6 +22,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic, topic_o
 from pidlease.engine.topic_admin import InvalidTopicError, TopicAdmin
 from pidlease.engine.topics.topic_table import UnknownTopicError
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     IN_DIGITS,
     NUMBER_MAX,
     PRODUCER_EPOCH,
@@ -33,7 +36,9 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
+from proxy.http.current_caller import require_create
 from proxy.http.errors import ready_engine, ready_topics
+from proxy.http.owner_requests import OwnerRequests
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
 from proxy.http.request_batch import (
@@ -41,7 +46,7 @@ from proxy.http.request_batch import (
     BatchMaker,
     RequestBatch,
     append_headers,
-    by_headers,
+    by_key_or_headers,
 )
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
@@ -73,12 +78,22 @@ def reads_own_body(path: str) -> bool:
     return _THIS.fullmatch(path) is not None
 
 
+class _ElsewhereError(Exception):
+    """Another active server owns the partition that was chosen for a batch."""
+
+    def __init__(self, partition: TopicPartition, body: bytes) -> None:
+        super().__init__(str(partition))
+        self.partition: Final = partition
+        self.body: Final = body
+
+
 class RecordRoutes:
     """The routes for records.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
         topics: creates topics on first use.
+        owners: sends requests about partitions of other active servers on.
     """
 
     def __init__(
@@ -86,8 +101,10 @@ class RecordRoutes:
         engine: Callable[[], Engine | None],
         topics: Callable[[], TopicAdmin | None],
         limits: RecordLimits,
+        owners: OwnerRequests,
     ) -> None:
         self._engine = engine
+        self._owners: Final = owners
         self._topics = topics
         self.bytes_max: Final = limits.batch_bytes_max
         self._reorder_ms: Final = limits.reorder_ms
@@ -121,11 +138,14 @@ class RecordRoutes:
     async def append(self, request: Request, topic: _Topic, partition: _Number) -> Response:
         """Append records, all or none, as one batch.
 
-        With Producer-Id, Producer-Epoch and Producer-Seq, or with a leased PID in the body, a
-        repeated request is not stored again.
+        With Producer-Id, Producer-Epoch and Producer-Seq, or with Idempotency-Key, or with a leased
+        PID in the body, a repeated request is not stored again.
         """
-        if self.service().engine.partition(topic, partition) is None:
+        found = self.service().engine.partition(topic, partition)
+        if found is None:
             await self._or_create(topic, partial(self._partition, topic, partition))
+        elif found.elsewhere:
+            return await self._send_on(request, found.name)
         outcome, identity, _ = await self._append(request, topic, partition)
         return appended(outcome, identity)
 
@@ -135,7 +155,21 @@ class RecordRoutes:
         All records of a request have the same key. Without one, the partition is any.
         """
         await self._or_create(topic, partial(self._topic, topic))
-        return appended(*await self._append(request, topic, None))
+        try:
+            return appended(*await self._append(request, topic, None))
+        except _ElsewhereError as error:
+            with HeldBytes(self.append_memory) as held:
+                held.more(len(error.body))
+                return await self._owners.send_on(
+                    request, error.partition, error.body, self.append_memory
+                )
+
+    async def _send_on(self, request: Request, partition: TopicPartition) -> Response:
+        """Send a request on to the owner of its partition."""
+        with HeldBytes(self.append_memory) as held:
+            announced = request.headers.get("content-length", "").encode()
+            body = await read_body(request.receive, announced, self.bytes_max, held)
+            return await self._owners.send_on(request, partition, bytes(body), self.append_memory)
 
     async def _append(
         self, request: Request, topic: str, partition: int | None
@@ -146,25 +180,29 @@ class RecordRoutes:
             partition: None: it is chosen by the records' key.
         """
         headers = append_headers(request.scope["headers"])
-        named = by_headers(headers)
+        named = by_key_or_headers(headers)
         build = self.maker.build_of(headers)
         with HeldBytes(self.append_memory) as held:
             announced = headers.get(CONTENT_LENGTH, (b"",))[0]
             body = await read_body(request.receive, announced, self.bytes_max, held)
             batch = await self.maker.make(build, body, named, self.service().engine.pool)
             held.more(len(batch.data))
-            del body
             # The server may be stopping, or the topic deleted since.
             service = self.service()
-            if partition is None:
-                partition = _partition_of(batch, topic_of(service.engine, topic).partitions)
-            found = service.engine.partition(topic, partition)
+            number = partition
+            if number is None:
+                number = self._chosen(service, topic, batch, body)
+            found = service.engine.partition(topic, number)
             if found is None:
-                found, service = await self._partition(topic, partition), self.service()
+                found, service = await self._partition(topic, number), self.service()
+                if partition is None:  # its key may have been sent elsewhere meanwhile
+                    number = self._chosen(service, topic, batch, body)
+                    found = service.engine.partition(topic, number) or found
+            del body
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
-        return outcome, batch.identity, partition
+        return outcome, batch.identity, found.name.partition
 
     async def read(
         self,
@@ -175,6 +213,8 @@ class RecordRoutes:
     ) -> Response:
         """Read records from an offset on; the reader keeps its own position."""
         found = await self._partition(topic, partition)
+        if found.elsewhere:
+            return await self._owners.send_on(request, found.name, b"", self.read_memory)
         held = HeldBytes(self.read_memory)
         try:
             page = await self._reads.page(request, found, query, self.service().engine.pool)
@@ -184,6 +224,35 @@ class RecordRoutes:
         except BaseException:
             held.release()
             raise
+
+    @staticmethod
+    def _chosen(service: AppendService, topic: str, batch: RequestBatch, body: bytearray) -> int:
+        """Choose the partition of a batch without one; if any will do, one of this server's.
+
+        Raises:
+            KeyFieldError: the keys differ, or the producer would not know where a repeat goes.
+            _ElsewhereError: another active server owns it.
+        """
+        engine, identity = service.engine, batch.identity
+        count = topic_of(engine, topic).partitions
+        former = None
+        if identity is not None and is_key_name(identity.name):
+            # A key counts for the whole topic here. It may have gone elsewhere: with other records,
+            # or before partitions were added.
+            every = (engine.partition(topic, each) for each in range(count))
+            there = [each for each in every if each is not None]
+            former = service.keys.partition_of(identity.name, there)
+        number = _partition_of(batch, count) if former is None else former.name.partition
+        if engine.shared_cluster is None:
+            return number
+        if identity is None and batch.keys == {None}:
+            own = [each.name.partition for each in engine.partitions_of(topic)
+                   if not each.elsewhere]  # fmt: skip
+            number = random.choice(own) if own else number  # noqa: S311 - no secret
+        found = engine.partition(topic, number)
+        if found is not None and found.elsewhere:
+            raise _ElsewhereError(found.name, bytes(body))
+        return number
 
     def service(self) -> AppendService:
         """Return what appends to the engine.
@@ -210,6 +279,7 @@ class RecordRoutes:
             topics = ready_topics(self._topics)
             if not topics.auto_create:
                 raise
+            require_create(topic)
             await topics.create_on_use(topic)
             await find()
 
@@ -231,6 +301,8 @@ def _partition_of(batch: RequestBatch, partitions: int) -> int:
     (key,) = batch.keys
     if key is not None:
         return partition_for_key(key, partitions)
+    if batch.identity is not None and is_key_name(batch.identity.name):
+        return partition_for_key(batch.identity.name.encode(), partitions)
     if batch.identity is not None:
         raise KeyFieldError(
             "a producer that numbers its requests sends records with a key here, or names the"
@@ -256,6 +328,11 @@ def append_description() -> dict[str, Any]:
             _header(PRODUCER_ID, {"type": "string"}, "1 to 256 bytes of UTF-8, all visible"),
             _header(PRODUCER_EPOCH, _NUMBER, "higher each time the producer restarts"),
             _header(PRODUCER_SEQ, _NUMBER, "counts requests, from 0 in each epoch"),
+            _header(
+                IDEMPOTENCY_KEY,
+                {"type": "string"},
+                f"1 to {KEY_BYTES_MAX} characters; of the requests with it one is stored",
+            ),
         ],
         "requestBody": {
             "required": True,

@@ -10,12 +10,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from pidlease.core.idempotency_keys import digest_of, is_key_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.http_api.record_messages import (
+    IDEMPOTENCY_KEY,
     NUMBER_MAX,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -32,9 +35,11 @@ from pidlease.kafka.records.identity_header import (
 )
 from pidlease.kafka.records.record_batch import MAGIC
 from pidlease.storage.io_pool import IoPool
+from proxy.http.idempotency_header import by_key
 from proxy.http.record_responses import (
     BodyTooLongError,
-    GzipError,
+    CodedBodyError,
+    IdempotencyKeyError,
     ProducerFieldError,
     WrongTypeError,
 )
@@ -48,7 +53,8 @@ _PRODUCER_KEYS: Final = tuple(name.lower().encode() for name in _PRODUCER_HEADER
 CONTENT_LENGTH: Final = b"content-length"
 _CONTENT_TYPE: Final = b"content-type"
 _CONTENT_ENCODING: Final = b"content-encoding"
-_NAMES: Final = frozenset((*_PRODUCER_KEYS, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
+_KEY: Final = IDEMPOTENCY_KEY.lower().encode()
+_NAMES: Final = frozenset((*_PRODUCER_KEYS, _KEY, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
 _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _INT64_MAX: Final = 2**63 - 1
 
@@ -90,6 +96,22 @@ def by_headers(headers: AppendHeaders) -> Identity | None:
     (name,), (epoch,), (seq,) = found
     generation, number = _number(PRODUCER_EPOCH, epoch), _number(PRODUCER_SEQ, seq)
     return Identity(-1, _name(name), generation, number, number)
+
+
+def by_key_or_headers(headers: AppendHeaders) -> Identity | None:
+    """Return the producer that the headers identify; None: they identify none.
+
+    Raises:
+        ProducerFieldError: a header of a producer is missing, repeated or invalid.
+        IdempotencyKeyError: Idempotency-Key is invalid, or there beside those of a producer.
+    """
+    named = by_headers(headers)
+    keys = headers.get(_KEY)
+    if keys is None:
+        return named
+    if named is not None:
+        raise IdempotencyKeyError(f"and {PRODUCER_ID} are two ways to be stored once; use one")
+    return by_key(keys)
 
 
 def _number(name: str, value: bytes) -> int:
@@ -135,8 +157,9 @@ def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
     if not given:
         return named
     if named is not None:
+        header = IDEMPOTENCY_KEY if is_key_name(named.name) else PRODUCER_ID
         raise ProducerFieldError(
-            given[0], f"and {PRODUCER_ID} are two ways to identify the producer; use one"
+            given[0], f"and {header} are two ways to identify the producer; use one"
         )
     pid, generation, first, last = numbers.values()
     if pid is None or generation is None or first is None:
@@ -188,6 +211,40 @@ Convert = Callable[[bytes | bytearray, Identity | None], RequestBatch]
 Build = tuple[Convert, int]
 
 
+#: Decompresses a body, but no more than some bytes.
+_Unpack = Callable[[bytes | bytearray, int], bytes]
+
+
+def _of_gzip(body: bytes | bytearray, size: int) -> bytes:
+    """Decompress gzip, of one member or several.
+
+    Raises:
+        CodedBodyError: it is not gzip, or not complete.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            return file.read(size)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CodedBodyError(f"the body is no complete gzip: {error}") from None
+
+
+def _of_zstd(body: bytes | bytearray, size: int) -> bytes:
+    """Decompress zstd (RFC 8878), of one frame or several.
+
+    Raises:
+        CodedBodyError: it is not zstd, or not complete.
+    """
+    try:
+        with pa.input_stream(pa.py_buffer(body), compression="zstd") as file:
+            found: bytes = file.read(size)
+    except OSError as error:
+        raise CodedBodyError(f"the body is no complete zstd: {error}") from None
+    return found
+
+
+_UNPACK: Final[Mapping[str, _Unpack]] = {"gzip": _of_gzip, "zstd": _of_zstd}
+
+
 class BatchMaker:
     """Makes batches of at most `bytes_max` bytes."""
 
@@ -204,21 +261,24 @@ class BatchMaker:
             WrongTypeError: the type of the body is not supported.
         """
         convert, inline_bytes = self._of_kind(headers.get(_CONTENT_TYPE, ()))
+        if _KEY in headers:
+            convert = partial(_of_key, convert, _kind(headers.get(_CONTENT_TYPE, ())))
         codings = headers.get(_CONTENT_ENCODING)
         if codings is None:
             return convert, inline_bytes
         coding = b",".join(codings).decode("latin-1").strip().lower()
         if coding in ("", "identity"):
             return convert, inline_bytes
-        if coding == "gzip":
+        unpack = _UNPACK.get(coding)
+        if unpack is not None:
             # Never on the event loop, and one at a time: a small body may unpack to a large one.
-            return partial(self._of_gzip, convert), -1
+            return partial(self._of_coded, unpack, convert), -1
         raise WrongTypeError(
-            "Content-Encoding", f"{coding[:50]} is not supported; send gzip, or uncompressed"
+            "Content-Encoding", f"{coding[:50]} is not supported; send gzip, zstd, or uncompressed"
         )
 
     def _of_kind(self, kinds: Sequence[bytes]) -> Build:
-        kind = kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
+        kind = _kind(kinds)
         if kind == b"application/json":
             return self._of_json, _JSON_INLINE_BYTES
         if kind == b"application/octet-stream":
@@ -285,10 +345,16 @@ class BatchMaker:
         async with self._large:
             return await pool.run(make)
 
-    def _of_gzip(
-        self, convert: Convert, body: bytes | bytearray, named: Identity | None
+    def _of_coded(
+        self, unpack: _Unpack, convert: Convert, body: bytes | bytearray, named: Identity | None
     ) -> RequestBatch:
-        return convert(_unpacked(body, self._bytes_max), named)
+        found = unpack(body, self._bytes_max + 1)
+        if len(found) > self._bytes_max:
+            raise BodyTooLongError(
+                f"the body is longer than {self._bytes_max} bytes without compression; send less"
+                " at once"
+            )
+        return convert(found, named)
 
     def _of_raw(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
         data = self._build([(None, None, bytes(body), [])], named)
@@ -344,26 +410,21 @@ class BatchMaker:
         )
 
 
+def _kind(kinds: Sequence[bytes]) -> bytes:
+    """Return the media type of a body; empty: there is not one."""
+    return kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
+
+
+def _of_key(
+    convert: Convert, kind: bytes, body: bytes | bytearray, named: Identity | None
+) -> RequestBatch:
+    """Make the batch of a request with an idempotency key: its numbers end in the body's digest."""
+    if named is not None:
+        named = named._replace(last=digest_of(kind, body))
+    return convert(body, named)
+
+
 def _invalid(error: ValidationError, *where: str | int) -> RequestValidationError:
     """Return the first error of a body, with its place in it."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     return RequestValidationError([{**errors[0], "loc": ("body", *where, *errors[0]["loc"])}])
-
-
-def _unpacked(body: bytes | bytearray, bytes_max: int) -> bytes:
-    """Unpack a gzip body, of one member or several.
-
-    Raises:
-        BodyTooLongError: it is longer than `bytes_max`.
-        GzipError: it is not gzip, or not complete.
-    """
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-            found = file.read(bytes_max + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise GzipError(f"the body is no complete gzip: {error}") from None
-    if len(found) > bytes_max:
-        raise BodyTooLongError(
-            f"the body is longer than {bytes_max} bytes without compression; send less at once"
-        )
-    return found

@@ -37,6 +37,7 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
+from proxy.http.current_caller import may_see, require_create
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 
@@ -122,7 +123,7 @@ def topic_router(
     ) -> TopicsAnswer:
         """List topics in the order of their names, after a given one."""
         current = ready()
-        names = (name for name in current.topics if name > after)
+        names = (name for name in current.topics if name > after and may_see(name))
         found = heapq.nsmallest(limit + 1, names)
         answers = [_answer(current, current.topics[name]) for name in found[:limit]]
         return TopicsAnswer(topics=answers, more=len(found) > limit)
@@ -158,6 +159,7 @@ def topic_router(
     )  # fmt: skip
     async def create(request: NewTopic) -> TopicAnswer:
         """Create a topic, durably. In front of Kafka, Kafka creates it."""
+        require_create(request.name)
         current, admin = ready(), ready_topics(topic_admin)
         await changes.make(admin.create(request.name, request.partitions, request.settings))
         return _answer(current, await find_topic(current, request.name))

@@ -229,6 +229,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self.budget = handler.budget
+        #: The largest request.
+        self.request_bytes_max = handler.request_bytes_max
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_SMALL_BUFFER_BYTES)
         self._start = 0
@@ -371,8 +373,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         left = REQUESTS_IN_TURN_MAX
         while not self._paused and self._end - self._start >= _LENGTH_BYTES:
             (size,) = INT32.unpack_from(self._buffer, self._start)
-            if not _FRAME_BYTES_MIN <= size <= self._handler.request_bytes_max:
-                limit = self._handler.request_bytes_max
+            if not _FRAME_BYTES_MIN <= size <= self.request_bytes_max:
+                limit = self.request_bytes_max
                 self.refuse(f"{size} bytes; at most {limit}. Is this Kafka's protocol?")
                 return
             body = self._start + _LENGTH_BYTES

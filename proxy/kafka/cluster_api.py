@@ -6,8 +6,8 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.api import API_API_VERSIONS, API_DESCRIBE_CLUSTER
 from pidlease.kafka.codec.messages import Response, read_request
-from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.primitives import RequestHeader
+from proxy.kafka.brokers import Brokers
 from proxy.kafka.listener_config import ClusterConfig
 
 _NO_OPERATIONS: Final = -(2**31)
@@ -22,10 +22,17 @@ class ClusterApi:
     Parameters:
         config: the address and cluster id that clients get.
         versions: advertised APIs: key -> (lowest, highest version).
+        brokers: the brokers of responses; None: this server is the only one.
     """
 
-    def __init__(self, config: ClusterConfig, versions: dict[int, tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        versions: dict[int, tuple[int, int]],
+        brokers: Brokers | None = None,
+    ) -> None:
         self._config = config
+        self._brokers = brokers or Brokers(config)
         self._versions = versions
 
     def api_versions(self, header: RequestHeader) -> bytes:
@@ -52,22 +59,21 @@ class ClusterApi:
             code, message = ErrorCode.mismatched_endpoint_type, "this is the endpoint of a broker"
         elif kind != _BROKERS:
             code, message = ErrorCode.unsupported_endpoint_type, f"no endpoint has type {kind}"
-        broker = response.part(
-            "DescribeClusterBroker",
-            broker_id=NODE_ID,
-            host=self._config.host,
-            port=self._config.port,
-            rack=None,
-            is_fenced=False,
-        )
+        brokers = tuple(
+            response.part(
+                "DescribeClusterBroker", broker_id=each.node_id, host=each.host, port=each.port,
+                rack=None, is_fenced=False,
+            )
+            for each in self._brokers.all()
+        )  # fmt: skip
         return response.encode(
             header.correlation_id,
             error_code=code,
             error_message=message,
             endpoint_type=_BROKERS,
             cluster_id=self._config.cluster_id if message is None else "",
-            controller_id=NODE_ID if message is None else -1,
-            brokers=(broker,) if message is None else (),
+            controller_id=self._brokers.own.node_id if message is None else -1,
+            brokers=brokers if message is None else (),
             cluster_authorized_operations=_NO_OPERATIONS,
         )
 

@@ -17,7 +17,7 @@ from proxy.kafka.list_offsets import list_offsets
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.metadata_api import MetadataApi
-from proxy.kafka.produce_api import ProduceApi
+from proxy.kafka.produce_api import ProduceApi, WriteGuard
 from proxy.kafka.request_order import Answered
 from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
 
@@ -48,6 +48,9 @@ class Apis(Protocol):
         Raises:
             MalformedError: the frame is not a valid request.
         """
+
+    def restrict_produce(self, guard: WriteGuard) -> None:
+        """Accept only batches that a guard allows, from now on."""
 
     def api_versions(self, header: RequestHeader) -> bytes:
         """Answer an ApiVersions request, of any version."""
@@ -93,6 +96,7 @@ class EmbeddedApis:
         }
         self._groups = groups
         self.produce = self._produce.handle
+        self.restrict_produce = self._produce.restrict
         self.api_versions = self._cluster.api_versions
 
     def start(self) -> None:

@@ -73,13 +73,21 @@ class KafkaListener:
         try:
             for each in sockets:
                 server = await loop.create_server(
-                    lambda: KafkaConnection(self), sock=each, backlog=1024
+                    self.new_connection, sock=each, backlog=1024, **self.tls_options()
                 )
                 self._servers.append(server)
         except OSError:
             await self._apis.close()
             raise
         self._sweeper = asyncio.create_task(self._sweep())
+
+    def new_connection(self) -> KafkaConnection:
+        """Make the protocol of an accepted connection."""
+        return KafkaConnection(self)
+
+    def tls_options(self) -> dict[str, Any]:
+        """Return the options of `create_server` for TLS; none: there is no TLS."""
+        return {}
 
     async def close(self) -> None:
         """Stop accepting connections, and close each one when all its responses are sent."""
@@ -104,13 +112,20 @@ class KafkaListener:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = time.monotonic()
             for connection in list(self.connections):
-                if connection.is_stalled(now):
-                    LINES.write(_log, "warning",
-                                "connection closed: a request or a response stalled",
-                                connection.host, peer=connection.peer)  # fmt: skip
-                    connection.abort()
-                elif connection.idle and now - connection.last_read > self._config.idle_seconds:
-                    connection.close()
+                self.close_overdue(connection, now)
+
+    def close_overdue(self, connection: KafkaConnection, now: float) -> None:
+        """Close a connection that stalls, or is idle too long.
+
+        Parameters:
+            now: the time, by the monotonic clock.
+        """
+        if connection.is_stalled(now):
+            LINES.write(_log, "warning", "connection closed: a request or a response stalled",
+                        connection.host, peer=connection.peer)  # fmt: skip
+            connection.abort()
+        elif connection.idle and now - connection.last_read > self._config.idle_seconds:
+            connection.close()
 
     # ------------------------------------------------------------------ connections
 

@@ -26,6 +26,7 @@ from pidlease.kafka.codec.metadata import (
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader, write_array
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.topic_store import illegal_name
+from proxy.kafka.brokers import Brokers
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import ClusterConfig
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
@@ -48,6 +49,7 @@ class MetadataApi:
         create: creates a topic with the configured number of partitions.
         leader_epoch: of all partitions; -1: unknown.
         look: refreshes the log's topics, where other programs create some; None: none do.
+        brokers: the brokers of responses; None: this server is the only one.
     """
 
     def __init__(
@@ -57,12 +59,17 @@ class MetadataApi:
         create: Callable[[str], Coroutine[Any, Any, None]],
         leader_epoch: int = 0,
         look: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        brokers: Brokers | None = None,
     ) -> None:
         self._engine = engine
         self._create = create
         self._look = look
         self._config = config
-        self.cache: Final = MetadataCache(engine, leader_epoch=leader_epoch)
+        self._brokers: Final = brokers or Brokers(config)
+        self.cache: Final = MetadataCache(
+            engine, leader_epoch=leader_epoch, leaders=self._brokers.leaders
+        )
+        self._brokers.on_change(self.cache.clear)
         self._ids = TopicIds(engine)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
@@ -90,8 +97,8 @@ class MetadataApi:
                 header.version,
                 header.correlation_id,
                 cluster_id=self._config.cluster_id,
-                host=self._config.host,
-                port=self._config.port,
+                brokers=self._brokers.all(),
+                controller=self._brokers.own.node_id,
             ),
             topics,
             write_tail(header.version),

@@ -7,10 +7,15 @@ all topics once for each version of the topics; every client gets the same bytes
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from pidlease.kafka.codec.metadata import FLEXIBLE_FROM, MetadataPartitions, write_topic
+from pidlease.kafka.codec.metadata import (
+    FLEXIBLE_FROM,
+    MetadataPartitions,
+    write_led_partitions,
+    write_topic,
+)
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
 
@@ -67,14 +72,21 @@ class MetadataCache:
     Parameters:
         bytes_max: the bound of the cache.
         leader_epoch: of all partitions; -1: unknown.
+        leaders: returns the leaders of a topic's partitions; None: this server leads all.
     """
 
     def __init__(
-        self, view: TopicsView, bytes_max: int = CACHE_BYTES_MAX, leader_epoch: int = 0
+        self,
+        view: TopicsView,
+        bytes_max: int = CACHE_BYTES_MAX,
+        leader_epoch: int = 0,
+        leaders: Callable[[str, int], Sequence[int] | None] | None = None,
     ) -> None:
         self._view = view
         self._bytes_max = bytes_max
         self._layouts: OrderedDict[int, _Layout] = OrderedDict()
+        self._leader_epoch = leader_epoch
+        self._leaders = leaders
         self._rows = MetadataPartitions(leader_epoch)
         self._rows_without_leader = MetadataPartitions(leader_epoch, led=False)
         self._building = asyncio.Lock()
@@ -140,7 +152,11 @@ class MetadataCache:
             if kept[0] is topic:
                 return kept[1]
             layout.topics_size -= len(kept[1]) + _ENTRY_BYTES
-        rows = self._rows.of(number, topic.partitions)
+        leaders = self._leaders(name, topic.partitions) if self._leaders is not None else None
+        if leaders is None:
+            rows = self._rows.of(number, topic.partitions)
+        else:
+            rows = write_led_partitions(number, leaders, self._leader_epoch)
         data = write_topic(number, name, topic.topic_id, rows, topic.partitions)
         layout.topics[name] = topic, data
         layout.topics_size += len(data) + _ENTRY_BYTES
@@ -151,6 +167,10 @@ class MetadataCache:
         """Encode a topic that cannot be read yet. It soon will be, so it is not cached."""
         rows = self._rows_without_leader.of(number, topic.partitions)
         return write_topic(number, topic.name, topic.topic_id, rows, topic.partitions)
+
+    def clear(self) -> None:
+        """Drop everything, because leaders have changed."""
+        self._layouts.clear()
 
     # ------------------------------------------------------------------ bounds
 

@@ -5,9 +5,9 @@ strict and monotonic (`identified_batches.py`).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
@@ -53,6 +53,21 @@ OWN_PIDS_FROM: Final = 1 << 48
 Passing = Callable[
     [TopicPartition, memoryview, str | None, Callable[[PartitionResponse], None]], None
 ]
+
+
+class WriteGuard(Protocol):
+    """Decides whether clients may write; there is none without ACLs."""
+
+    @property
+    def version(self) -> object:
+        """Another object after each change of the decisions."""
+
+    def may_write(self, connection: KafkaConnection, topic: str) -> bool:
+        """Whether a client may write to a topic."""
+
+    def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
+        """Whether a client may write with a transactional id."""
+
 
 _PENDING = PartitionResponse(ErrorCode.unknown_server_error.value)
 
@@ -207,6 +222,28 @@ class _RepeatedProduce:
         return True
 
 
+class _GuardedProduce(_RepeatedProduce):
+    """The same, of a client that may write to the topic while the ACLs stay as they are.
+
+    Parameters:
+        guard: decides by the ACLs; it has just allowed the last request.
+        repeated: as for `_RepeatedProduce`.
+    """
+
+    __slots__ = ("_guard", "_guard_version")
+
+    def __init__(self, guard: WriteGuard, *repeated: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(*repeated)
+        self._guard = guard
+        self._guard_version = guard.version
+
+    @override
+    def handle(self, slot: Slot, frame: bytearray) -> bool:
+        if self._guard.version is not self._guard_version:
+            return False  # `ProduceApi.handle` decides by the new ACLs
+        return super().handle(slot, frame)
+
+
 def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> PartitionResponse:
     """Return the response to a batch; under strict and monotonic it reports a duplicate."""
     status, offset = outcome.status, outcome.offset
@@ -224,6 +261,7 @@ def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> Parti
 _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
 #: The policies of the PIDs that this listener accepts.
 _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
+_NO_RIGHT: Final = "the client has no right to write there"
 #: The error of a duplicate with an unknown offset; clients treat it as a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
@@ -265,7 +303,12 @@ class ProduceApi:
         self._passing = passing
         self.batch_bytes_max = batch_bytes_max
         self._identified = IdentifiedBatches(engine.pool)
+        self._guard: WriteGuard | None = None
         self._looking: set[asyncio.Task[None]] = set()
+
+    def restrict(self, guard: WriteGuard) -> None:
+        """Accept only what a guard allows from now on."""
+        self._guard = guard
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Respond to a request, now or later.
@@ -275,27 +318,49 @@ class ProduceApi:
         """
         request = read_produce_request(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
+        parts: Iterable[tuple[int, PartitionData]] = enumerate(request.parts)
+        if self._guard is not None:
+            parts = self._allowed(self._guard, reply, request)
         if request.transactional_id is not None and self._passing is not None:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
                 raise MalformedError("Produce: a transactional id that is too long")
-            for index, part in enumerate(request.parts):
+            for index, part in parts:
                 self._pass(reply, index, part, request.transactional_id)
             return
         if request.acks not in (-1, 0, 1) or request.transactional_id is not None:
             refusal = _refusal(request)
-            for index, part in enumerate(request.parts):
+            for index, part in parts:
                 self._refused(reply, part, intact=True)
                 reply.put(index, refusal)
             return
         self._repeat(slot, header.version, frame, request)
         absent = []
-        for index, part in enumerate(request.parts):
+        for index, part in parts:
             if not self._produce(reply, index, part):
                 absent.append(index)
         if absent:
             looking = asyncio.create_task(self._look_for(reply, request, absent))
             self._looking.add(looking)
             looking.add_done_callback(self._looking.discard)
+
+    def _allowed(
+        self, guard: WriteGuard, reply: _Reply, request: ProduceRequest
+    ) -> list[tuple[int, PartitionData]]:
+        """Set the results of the batches that the client may not write; return the others."""
+        connection, transactional_id = reply.connection, request.transactional_id
+        allowed = dict.fromkeys(topic for topic, _ in request.topics)
+        code = ErrorCode.topic_authorization_failed
+        if transactional_id is not None and not guard.may_use(connection, transactional_id):
+            allowed, code = {}, ErrorCode.transactional_id_authorization_failed
+        allowed = {topic: None for topic in allowed if guard.may_write(connection, topic)}
+        kept = []
+        for index, part in enumerate(request.parts):
+            if part.topic in allowed:
+                kept.append((index, part))
+            else:
+                self._refused(reply, part, intact=True)
+                reply.put(index, PartitionResponse(code.value, message=_NO_RIGHT))
+        return kept
 
     def _repeat(self, slot: Slot, version: int, frame: bytearray, request: ProduceRequest) -> None:
         """Prepare the connection for requests that are like this one.
@@ -313,9 +378,15 @@ class ProduceApi:
         if template is None or slot.counts is None:
             return
         partition = self._engine.partition(*partitions[0])
-        if partition is not None:
+        if partition is None:
+            return
+        if self._guard is None:
             connection.repeated = _RepeatedProduce(
                 self, slot.counts, partition, template, version, request
+            )
+        elif self._guard.may_write(connection, partitions[0][0]):
+            connection.repeated = _GuardedProduce(
+                self._guard, self, slot.counts, partition, template, version, request
             )
 
     def submit(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:

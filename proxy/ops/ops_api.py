@@ -10,7 +10,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pidlease import __version__
 from pidlease.engine.engine import Engine
 from proxy.ops.docs_page import docs_page
-from proxy.ops.status_response import reason_of, replay_of, status_of, stopped_of
+from proxy.ops.status_response import (
+    reason_of,
+    replay_of,
+    servers_of,
+    status_of,
+    stopped_of,
+)
 
 #: Stopped partitions that readiness lists: probes read little.
 _STOPPED_LISTED: Final = 10
@@ -22,7 +28,7 @@ _NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def ops_app(
+def ops_app(  # noqa: C901 - a function for each route
     engine: Callable[[], Engine | None],
     started_ms: int,
     scrape: Callable[[], Awaitable[bytes]],
@@ -79,6 +85,15 @@ def ops_app(
             response.status_code = 503
             return {"status": "not ready", "reason": reason_of(None, waiting())}
         return status_of(current, started_ms)
+
+    @app.get("/v1/servers", tags=["operations"], operation_id="get_servers", responses=_NOT_READY)
+    async def servers(response: Response) -> dict[str, Any]:
+        """Return the active servers that share a Kafka cluster, which `pidlease servers` shows."""
+        current = engine()
+        if current is None:
+            response.status_code = 503
+            return {"status": "not ready", "reason": reason_of(None, waiting())}
+        return servers_of(current)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -11,7 +11,7 @@ _PARTITIONS_MAX: Final = 1000
 
 def stopped_of(engine: Engine, limit: int = _PARTITIONS_MAX) -> dict[str, Any]:
     """Return the number of stopped partitions, and at most `limit` of them with the reason."""
-    stopped = [partition for partition in engine.partitions() if partition.log.stopped]
+    stopped = [partition for partition in engine.partitions() if partition.stopped]
     return {
         "stopped_count": len(stopped),
         "stopped": [
@@ -50,6 +50,31 @@ def reason_of(engine: Engine | None, waiting: str) -> str:
     return f"replay at {percent} %, {replay.offsets_left} offsets left in its running partitions"
 
 
+def servers_of(engine: Engine) -> dict[str, Any]:
+    """Return the active servers that share the Kafka cluster; none if there is only this one."""
+    shared = engine.shared_cluster
+    if shared is None:
+        return {"shared": False, "partitions_without_owner": 0, "servers": []}
+    return {
+        "shared": True,
+        "partitions_without_owner": shared.without_owner(),
+        "servers": [
+            {
+                "node_id": each.member.node_id,
+                "server": each.member.server,
+                "kafka": f"{each.member.kafka_host}:{each.member.kafka_port}",
+                "http": each.member.http_url,
+                "slots": each.slots,
+                "partitions": each.partitions,
+                "draining": each.member.draining,
+                "decides": each.decides,
+                "responds": each.own,
+            }
+            for each in shared.servers()
+        ],
+    }
+
+
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
     """Return the state of a server that started at this time, in ms since 1970."""
     now_ms = wall_clock_ms()
@@ -75,7 +100,8 @@ def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:
                 "readable_to": partition.readable_end,
                 "producers": len(partition.producers),
                 "in_flight": partition.in_flight,
-                "stopped": partition.log.stopped,
+                "stopped": partition.stopped,
+                **({"elsewhere": partition.elsewhere} if partition.elsewhere else {}),
             }
             for partition in partitions[:_PARTITIONS_MAX]
         ],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from pidlease.kafka.codec.metadata import topic_layout, write_head, write_tail
+from pidlease.kafka.codec.metadata import BrokerAddress, topic_layout, write_head, write_tail
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.metadata_cache import MetadataCache
 
@@ -22,7 +22,12 @@ SHAPES: Final = ((1, 10_000), (1000, 10), (10_000, 1))
 #: What current clients ask by.
 _VERSION: Final = 12
 _ROUNDS: Final = 30
-_write_head: Final = partial(write_head, cluster_id="bench-cluster", host="127.0.0.1", port=9092)
+_write_head: Final = partial(
+    write_head,
+    cluster_id="bench-cluster",
+    brokers=[BrokerAddress(1, "127.0.0.1", 9092)],
+    controller=1,
+)
 
 
 @dataclass

@@ -1,12 +1,13 @@
-"""Appends as NDJSON, and compressed by gzip: the same records, bounds and refusals."""
+"""Appends as NDJSON, and compressed by gzip or zstd: the same records, bounds and refusals."""
 
 import gzip
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pidlease.http_api.record_messages import RECORDS_MAX
@@ -15,6 +16,17 @@ from tests.http_api.appending import JSON, RAW, door, producer, values
 
 NDJSON = {"content-type": "application/x-ndjson"}
 GZIP = {"content-encoding": "gzip"}
+ZSTD = {"content-encoding": "zstd"}
+
+
+def zstd(body: bytes) -> bytes:
+    packed: bytes = pa.compress(body, codec="zstd", asbytes=True)
+    return packed
+
+
+#: How bodies are compressed, with the header that says so.
+CODINGS = pytest.mark.parametrize(("pack", "coding"), [(gzip.compress, GZIP), (zstd, ZSTD)])
+Pack = Callable[[bytes], bytes]
 _LINES = b'{"value": "a", "key": "k"}\n\r\n  {"value": {"base64": "AP8="}, "timestamp_ms": 7}\r\n'
 
 
@@ -64,40 +76,56 @@ async def test_empty_lines_count_nothing(tmp_path: Path) -> None:
         assert (await here.records()).log_end == RECORDS_MAX - 1
 
 
-async def test_many_empty_gzip_members_end_soon(tmp_path: Path) -> None:
+@CODINGS
+async def test_many_empty_parts_end_soon(tmp_path: Path, pack: Pack, coding: Any) -> None:
     async with door(tmp_path) as here:
-        body = gzip.compress(b"") * 10_000 + gzip.compress(b"x")
+        body = pack(b"") * 10_000 + pack(b"x")
         began = time.monotonic()
-        assert (await here.raw(body, {**RAW, **GZIP}))[0] == 200
+        assert (await here.raw(body, {**RAW, **coding}))[0] == 200
         assert time.monotonic() - began < 10
 
 
-async def test_bodies_may_be_compressed(tmp_path: Path) -> None:
+@CODINGS
+async def test_bodies_may_be_compressed(tmp_path: Path, pack: Pack, coding: Any) -> None:
     async with door(tmp_path) as here:
         one = json.dumps(values("a")).encode()
         bodies: list[tuple[bytes, Mapping[str, str]]] = [
             (one, JSON), (b"b", RAW), (b'{"value": "c"}\n', NDJSON),
         ]  # fmt: skip
         for body, kind in bodies:
-            assert (await here.raw(gzip.compress(body), {**kind, **GZIP}))[0] == 200
-        half = gzip.compress(one[:9]) + gzip.compress(one[9:])
-        assert (await here.raw(half, {**JSON, "content-encoding": " GZIP "}))[0] == 200
+            assert (await here.raw(pack(body), {**kind, **coding}))[0] == 200
+        half = pack(one[:9]) + pack(one[9:])
+        shouted = f" {coding['content-encoding'].upper()} "
+        assert (await here.raw(half, {**JSON, "content-encoding": shouted}))[0] == 200
         found = [each.value for each in (await here.records()).records]
         assert found == [b"a", b"b", b"c", b"a"]
 
 
+@CODINGS
 @pytest.mark.parametrize("kind", [JSON, RAW, NDJSON])
-async def test_what_unpacks_to_more_is_refused(tmp_path: Path, kind: dict[str, str]) -> None:
+async def test_what_unpacks_to_more_is_refused(
+    tmp_path: Path, kind: dict[str, str], pack: Pack, coding: Any
+) -> None:
     async with door(tmp_path, limits=RecordLimits(batch_bytes_max=5000)) as here:
         bombs: list[Any] = [
-            gzip.compress(b"x" * 5001),
-            gzip.compress(b" " * 4_000_000),
-            gzip.compress(b" " * 3000) * 2,
-            gzip.compress(b" " * 1000) * 20,
+            pack(b"x" * 5001),
+            pack(b" " * 4_000_000),
+            pack(b" " * 3000) * 2,
+            pack(b" " * 1000) * 20,
         ]
         for bomb in bombs:
-            status, answer = await here.raw(bomb, {**kind, **GZIP})
+            status, answer = await here.raw(bomb, {**kind, **coding})
             assert (status, answer["code"]) == (413, "body_too_large"), answer
+        assert (await here.records()).log_end == 0
+
+
+async def test_what_is_no_zstd_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        whole = zstd(b"abc" * 100)
+        window = b"\x28\xb5\x2f\xfd\x00" + bytes([(30 - 10) << 3]) + b"\x29\x00\x00hello"
+        for body in (b"abc", whole[:-1], whole[:5], whole + b"x", gzip.compress(b"a"), window):
+            status, answer = await here.raw(body, {**RAW, **ZSTD})
+            assert (status, answer["code"], answer["field"]) == (400, "invalid_request", "body")
         assert (await here.records()).log_end == 0
 
 

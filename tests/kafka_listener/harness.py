@@ -23,12 +23,15 @@ from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import check_settings
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.configuration.listen_addresses import bound_sockets
+from proxy.kafka.access.secure_listener import secure_listener
 from proxy.kafka.embedded_apis import EmbeddedApis
 from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
+from proxy.security.security import Security
+from proxy.security.security_config import SECURITY_FOLDER, SecurityConfig
 from tests.kafka_listener.client import WireClient
 
 
@@ -54,6 +57,7 @@ class Server:
     offsets: OffsetStore
     groups: GroupsApi
     topics: TopicAdmin
+    security: Security | None = None
 
     async def connect(self) -> WireClient:
         return await WireClient.connect(LOOPBACK, self.port)
@@ -83,6 +87,7 @@ class Wanted:
     groups: GroupLimits = field(
         default_factory=lambda: GroupLimits(session_min_ms=50, initial_rebalance_ms=0)
     )
+    security: SecurityConfig | None = None
 
 
 @asynccontextmanager
@@ -114,16 +119,23 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     groups = GroupsApi(engine, offsets, wanted.groups, (LOOPBACK, port), clock)
     budget = MemoryBudget(config.memory_bytes_max)
     apis = EmbeddedApis(engine, config, budget, check_settings, groups)
-    door = KafkaListener(config, budget, apis)
+    door, security = KafkaListener(config, budget, apis), None
+    if wanted.security is not None:
+        security = Security(wanted.security, files, directory / SECURITY_FOLDER)
+        await security.start()
+        door = secure_listener(config, budget, apis, engine, security)
     await door.listen(bound_sockets(f"{LOOPBACK}:{port}", "the test"))
     try:
-        yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups, apis.topics)
+        yield Server(port, engine, door, clock, folder.cluster_id, offsets, groups, apis.topics,
+                     security)  # fmt: skip
     finally:
         for connection in list(door.connections):
             connection.close()
         await door.close()
         await offsets.close()
         await engine.stop()
+        if security is not None:
+            await security.close()
         pool.close()
 
 

@@ -11,13 +11,24 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from pidlease.kafka.codec.metadata import NODE_ID, topic_layout, write_head, write_tail
+from pidlease.kafka.codec.metadata import (
+    NODE_ID,
+    BrokerAddress,
+    topic_layout,
+    write_head,
+    write_tail,
+)
 from pidlease.kafka.codec.primitives import write_array
 from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.metadata_cache import MetadataCache, TopicIds
 from tests.kafka_listener.messages import METADATA
 
-_write_head = partial(write_head, cluster_id="id", host="127.0.0.1", port=9092)
+_write_head = partial(
+    write_head,
+    cluster_id="id",
+    brokers=[BrokerAddress(NODE_ID, "127.0.0.1", 9092)],
+    controller=NODE_ID,
+)
 
 
 @dataclass

@@ -15,6 +15,8 @@ from kio.serial import entity_reader, entity_writer
 from pidlease.kafka.codec.metadata import (
     FLEXIBLE_FROM,
     NO_ID,
+    NODE_ID,
+    BrokerAddress,
     MetadataPartitions,
     MetadataReader,
     MetadataRequest,
@@ -34,7 +36,12 @@ settings.load_profile(PROFILE)
 
 _VERSIONS: Final = range(SERVED_VERSIONS[METADATA][0], SERVED_VERSIONS[METADATA][1] + 1)
 _HEADER_BYTES: Final = 10  # with an empty client id
-_write_head: Final = partial(write_head, cluster_id="cluster-id", host="host.example", port=9092)
+_write_head: Final = partial(
+    write_head,
+    cluster_id="cluster-id",
+    brokers=[BrokerAddress(NODE_ID, "host.example", 9092)],
+    controller=NODE_ID,
+)
 
 
 def _read(body: bytes, version: int, step: int = 3) -> MetadataRequest:

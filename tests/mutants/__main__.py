@@ -13,9 +13,11 @@ from tests.mutants.copier_mutants import COPIER
 from tests.mutants.damage_mutants import DAMAGE
 from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.groups_mutants import GROUPS
+from tests.mutants.idempotency_mutants import IDEMPOTENCY
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import Result, check, control, prepare
+from tests.mutants.security_mutants import SECURITY
 from tests.mutants.sharing_mutants import SHARING
 from tests.mutants.storage_mutants import STORAGE
 from tests.mutants.stream_mutants import STREAMS
@@ -23,7 +25,7 @@ from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
-    *STREAMS,
+    *STREAMS, *IDEMPOTENCY, *SECURITY,
 )  # fmt: skip
 
 

@@ -56,8 +56,8 @@ LEASED: Final = (
     Mutant(
         "fences are forgotten at a start",
         "pidlease/engine/engine.py",
-        "        await self.naming.load()\n",
-        "",
+        "self.fences.begin(self.naming.load) if self.fences else self.naming.load()",
+        "asyncio.sleep(0)",
         (NAMES,),
     ),
     Mutant(

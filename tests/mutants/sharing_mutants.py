@@ -15,7 +15,111 @@ _LOOKS: Final = "tests/unit/engine/test_block_lookup.py"
 _WRITERS: Final = "tests/unit/log/test_kafka_writers.py"
 _QUESTIONS: Final = "tests/unit/kafka/test_cluster_questions.py"
 
+_MOVES: Final = "pidlease/engine/topics/partition_moves.py"
+_MOVED: Final = "tests/unit/engine/test_partition_moves.py"
+_SHARED: Final = "pidlease/engine/shared_cluster.py"
+_SHARING: Final = "tests/unit/engine/test_shared_cluster.py"
+_KAFKA_WRITERS: Final = "pidlease/log/kafka/kafka_writers.py"
+_KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
+_NAMED: Final = "pidlease/engine/named_leases.py"
+_LEASES: Final = "pidlease/engine/leases/leases.py"
+_SLOTS: Final = "pidlease/core/slots.py"
+
 SHARING: Final = (
+    Mutant(
+        "the fences of names are not read after a writer is taken",
+        _KAFKA_WRITERS,
+        "        if self.after_take is not None:\n            await self.after_take()\n",
+        "",
+        (_WRITERS,),
+    ),
+    Mutant(
+        "the fences of names are read before the writer is taken",
+        _KAFKA_WRITERS,
+        "            await self._check_owner(partition)\n",
+        "            if self.after_take is not None:\n"
+        "                await self.after_take()\n"
+        "            await self._check_owner(partition)\n",
+        (_WRITERS,),
+    ),
+    Mutant(
+        "the two minutes of a writer's new id count from the start, not from the move",
+        _KAFKA_WRITERS,
+        "            self._since_ms[partition] = self._clock_ms()\n",
+        "",
+        (_WRITERS,),
+    ),
+    Mutant(
+        "batches under another server's writer are applied without their producer",
+        _KAFKA_LOG,
+        "                    await self._writers.learn(unknown)\n",
+        "                    pass\n",
+        ("tests/unit/log/test_kafka_log.py",),
+    ),
+    Mutant(
+        "a slot that another server has owned in between still counts as owned",
+        _SHARED,
+        "slots.owners[slot] == self.node_id and slots.epochs[slot] == epoch\n",
+        "slots.owners[slot] == self.node_id\n",
+        (_SHARING, _MOVED),
+    ),
+    Mutant(
+        "a partition that another server has owned in between goes on",
+        _MOVES,
+        "            if not partition.elsewhere and epoch != partition.epoch:\n",
+        "            if not partition.elsewhere and epoch is None:\n",
+        (_MOVED,),
+    ),
+    Mutant(
+        "a partition that is lost while its log is read is served",
+        "pidlease/engine/topics/topic_sync.py",
+        "        for each in mine.values():  # another server may own it by now\n"
+        "            self._claims(each)\n",
+        "",
+        (_MOVED,),
+    ),
+    Mutant(
+        "a snapshot has partitions that another server may have written to",
+        _MOVES,
+        "            if self._cluster.still_owns(slots, each.partition, partition.epoch):\n",
+        "            if slots is not None:\n",
+        (_MOVED,),
+    ),
+    Mutant(
+        "a former PID without a lease here is not fenced",
+        _NAMED,
+        "        if binding.former in self._leases or (every and binding.former >= 0):\n",
+        "        if binding.former in self._leases:\n",
+        (_MOVED,),
+    ),
+    Mutant(
+        "a fence ends with the lease here",
+        _LEASES,
+        "            if not self.keeps_fences:\n",
+        "            if True:\n",
+        (_MOVED,),
+    ),
+    Mutant(
+        "a server that does not reach the coordinator goes on beside others",
+        _SHARED,
+        "            if silent and len(self._view.members) > 1:\n",
+        "            if silent and len(self._view.members) > 9:\n",
+        (_SHARING,),
+    ),
+    Mutant(
+        "a view that was read before a suspension is used",
+        _SHARED,
+        "        if self._seconds() - began > self._session_seconds:\n",
+        "        if began < 0:\n",
+        (_SHARING,),
+    ),
+    Mutant(
+        "a joining server gets slots of all that there are, again and again",
+        _SLOTS,
+        "    if wanted == before.members or not wanted:\n",
+        "    if not wanted:\n",
+        ("tests/unit/core/test_slots.py",),
+    ),
     Mutant(
         "reads of ZooKeeper go without a sync",
         _CONNECTION,

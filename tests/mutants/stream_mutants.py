@@ -10,6 +10,11 @@ _STREAMS: Final = "tests/streams/test_streams.py"
 _CLOSES: Final = f"{_STREAMS}::test_a_close_outlives_a_kill"
 _KILL: Final = f"{_STREAMS}::test_what_is_acknowledged_outlives_a_kill"
 _HALF: Final = f"{_STREAMS}::test_a_stream_without_its_first_record_does_not_exist"
+_PAGES: Final = "proxy/http/streams/stream_pages.py"
+_SHARED: Final = "tests/streams/test_shared_reads.py"
+_PIPELINED: Final = (
+    "tests/http_api/test_pipelined_requests.py::test_a_malformed_request_is_refused_in_its_turn"
+)
 _ORDER: Final = "tests/streams/test_reordering.py::test_requests_in_any_order_are_stored_in_order"
 
 STREAMS: Final = (
@@ -54,6 +59,34 @@ STREAMS: Final = (
         "        if not self._forks[name]:\n",
         "        if name:\n",
         (_KILL,),
+    ),
+    Mutant(
+        "deleted values of a stream are served from memory",
+        _PAGES,
+        "        if at < partition.log.start_offset:",
+        "        if at < 0:",
+        (f"{_SHARED}::test_deleted_values_are_not_served_from_memory",),
+    ),
+    Mutant(
+        "a reader that leaves ends the read of others",
+        _PAGES,
+        "            read = await asyncio.shield(running)\n",
+        "            read = await running\n",
+        (f"{_SHARED}::test_a_reader_that_leaves_does_not_end_the_read_of_others",),
+    ),
+    Mutant(
+        "each reader of a stream reads the log",
+        _PAGES,
+        "            running = self._running.get(key)\n",
+        "            running = None\n",
+        (f"{_SHARED}::test_readers_at_the_end_share_one_read",),
+    ),
+    Mutant(
+        "a malformed request is refused before those in front of it",
+        "proxy/http/http_protocol.py",
+        "        if not self.pipeline and (served in",
+        "        if received is None or (served in",
+        (_PIPELINED,),
     ),
     Mutant(
         "an append that waits is never submitted again",

@@ -40,6 +40,13 @@ _NOW: Final = Row("Now", (
         limits=Limits(0.8, 0.9),
     ),
     number(
+        "Idempotency keys in use",
+        "Below 0.8. At 1 HTTP requests with new keys get 503 until others end: raise"
+        " idempotency-keys-max.",
+        SHARE, share(metrics.KEYS_USED, metrics.KEYS_CAPACITY), "{{instance}}",
+        limits=Limits(0.8, 0.9),
+    ),
+    number(
         "PIDs left",
         "50 to 200: a block of 100, and the next one from 50 on. 0: runbook PidBlockExhausted.",
         COUNT, series(metrics.BLOCK_LEFT), "{{instance}}", limits=Limits(50, 1, falling=True),

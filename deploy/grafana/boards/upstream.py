@@ -109,6 +109,31 @@ _ON: Final = Row("Forwarded", (
     ),
 ))  # fmt: skip
 
+_SHARED: Final = Row("Several active servers", (
+    number(
+        "Partitions without owner",
+        "0, except for a session after a server was lost. Runbook: PartitionsWithoutOwner.",
+        COUNT, total(metrics.PARTITIONS_WITHOUT_OWNER), limits=Limits(1, 1),
+    ),
+    graph(
+        "Partitions owned", "About as many for each server. Empty without --shared.",
+        COUNT, Query(series(metrics.PARTITIONS_OWNED), "{{instance}}"),
+    ),
+    graph(
+        "Servers known", "The same number for all: as many as run.",
+        COUNT, Query(series(metrics.SERVERS), "{{instance}}"),
+    ),
+    graph(
+        "Partitions moved", "None, except when servers come and go.", PER_SECOND,
+        Query(rate(metrics.PARTITIONS_TAKEN_OVER, "instance"), "{{instance}} taken over"),
+        Query(rate(metrics.PARTITIONS_HANDED_OVER, "instance"), "{{instance}} handed over"),
+    ),
+    latency(
+        "Takeover", "Far below a second. More: there was much to read after the last snapshot.",
+        metrics.TAKEOVER_SECONDS, "instance",
+    ),
+))  # fmt: skip
+
 _CLIENTS: Final = Row("Clients", (
     graph(
         "Requests, 99th percentile",
@@ -134,5 +159,5 @@ _CLIENTS: Final = Row("Clients", (
 UPSTREAM: Final = Board(
     "pidlease-upstream", "pidlease: in front of Kafka",
     "Batches forwarded to Kafka. Servers with the embedded log are not shown here.",
-    (IN_FRONT, TOPIC), (_NOW, _ON, _CLIENTS),
+    (IN_FRONT, TOPIC), (_NOW, _ON, _SHARED, _CLIENTS),
 )  # fmt: skip

@@ -49,6 +49,10 @@ _CONNECTION_ERRORS: Final = (
 )
 
 
+#: Called by kazoo in one of its threads, with an event; it must not wait.
+Watcher = Callable[[Any], None]
+
+
 class ZooKeeperError(Exception):
     """ZooKeeper does not respond, or its response is invalid; try again."""
 
@@ -287,9 +291,16 @@ class ZooKeeper:
             raise ZooKeeperError(reason.strip()) from error
         return found
 
-    def children(self, path: str) -> list[str]:
-        """List the names below a node; none if it does not exist. Blocks; raises as `call`."""
-        found: list[str] | None = self._read(lambda client: [client.get_children_async(path)])[0]
+    def children(self, path: str, watcher: Watcher | None = None) -> list[str]:
+        """List the names below a node; none if it does not exist. Blocks; raises as `call`.
+
+        Parameters:
+            watcher: called once, in a thread, at the next change of the list.
+        """
+        options = {} if watcher is None else {"watch": watcher}
+        found: list[str] | None = self._read(
+            lambda client: [client.get_children_async(path, **options)]
+        )[0]
         return found or []
 
     def changes_below(self, path: str) -> int:
@@ -303,11 +314,18 @@ class ZooKeeper:
         """Return a node's content and state, if it exists. Blocks; raises as `call`."""
         return self.nodes([path])[0]
 
-    def nodes(self, paths: Sequence[str]) -> list[tuple[bytes, ZnodeStat] | None]:
-        """Return the same of many nodes; hundreds are read at once."""
+    def nodes(
+        self, paths: Sequence[str], watcher: Watcher | None = None
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Return the same of many nodes; hundreds are read at once.
+
+        Parameters:
+            watcher: called, in a thread, at the next change of each node that exists.
+        """
+        options = {} if watcher is None else {"watch": watcher}
 
         def ask(some: Sequence[str], client: KazooClient) -> list[Any]:
-            return [client.get_async(path) for path in some]
+            return [client.get_async(path, **options) for path in some]
 
         found: list[tuple[bytes, ZnodeStat] | None] = []
         for start in range(0, len(paths), _AT_ONCE):

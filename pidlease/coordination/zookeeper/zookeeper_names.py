@@ -15,6 +15,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.protocol.states import ZnodeStat
 from typing_extensions import override
 
+from pidlease.coordination.fence_log import Fence
 from pidlease.coordination.name_bindings import (
     Binding,
     BindingChange,
@@ -28,13 +29,19 @@ from pidlease.coordination.zookeeper.zookeeper_connection import (
     ZooKeeper,
     ZooKeeperError,
 )
+from pidlease.coordination.zookeeper.zookeeper_fences import ZooKeeperFences
 
 
 class ZooKeeperNames(NameBindings):
-    """Bindings in ZooKeeper."""
+    """Bindings in ZooKeeper.
 
-    def __init__(self, zookeeper: ZooKeeper) -> None:
+    Parameters:
+        fences: gets each new binding as well, for other active servers; None: there are none.
+    """
+
+    def __init__(self, zookeeper: ZooKeeper, fences: ZooKeeperFences | None = None) -> None:
         self._zookeeper = zookeeper
+        self._fences = fences
         self._lock = threading.Lock()
         self._folders: set[str] = set()
 
@@ -72,12 +79,20 @@ class ZooKeeperNames(NameBindings):
         outcomes: list[BindingConflictError | NamesError | None] = [None] * len(changes)
         try:
             self._prepare([each.path for each in writes.values() if each.version < 0])
-            refusals = self._zookeeper.write_many(list(writes.values()))
+            refusals = self._write(list(writes.values()), [changes[index] for index in writes])
         except (ZooKeeperError, KazooException) as error:
             raise NamesError(_text(error)) from error
         for index, refusal in zip(writes, refusals, strict=True):
             outcomes[index] = _outcome(changes[index].name, refusal)
         return outcomes
+
+    def _write(
+        self, writes: Sequence[Write], changes: Sequence[BindingChange]
+    ) -> list[KazooException | None]:
+        if self._fences is None or any(change.new is None for change in changes):
+            return self._zookeeper.write_many(writes)
+        fences = [Fence(each.name, each.new) for each in changes if each.new is not None]
+        return self._fences.write_with(writes, fences)
 
     def _read_all(self, folder: str) -> dict[str, Binding]:
         """Read the bindings of a folder, many at once: there may be thousands."""

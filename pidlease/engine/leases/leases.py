@@ -8,12 +8,13 @@ starts at 0. The lease table only bounds the number of leases.
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
 
-from pidlease.coordination.pid_sequence import PidSequence
+from pidlease.coordination.pid_sequence import PidSequence, SequenceError
+from pidlease.core.idempotency_keys import is_of_key
 from pidlease.core.judge import Age
 from pidlease.core.packed import arrival_of
 from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of
@@ -22,6 +23,7 @@ from pidlease.core.ring import LeaseRing, RingFullError
 from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.engine.recent_events import RecentEvents
+from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
@@ -32,6 +34,7 @@ _AT_ONCE: Final = 500
 #: Why leases are refused.
 _NO_BLOCK: Final = "no block"
 _RING_FULL: Final = "ring full"
+_KEYS_FULL: Final = "keys full"
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +60,8 @@ class Leases:
         pool: the threads for it.
         clock_ms: the time, in ms since 1970.
         lease_ms: the length of every lease.
-        capacity: the most leases at once.
+        capacity: the most leases at once, of idempotency keys aside.
+        keys_capacity: the most idempotency keys at once.
         names: the producer ids of policy epoch; an id is removed with its lease.
         recent: gets the grants, refusals and ends of leases.
     """
@@ -70,11 +74,14 @@ class Leases:
         *,
         lease_ms: int,
         capacity: int,
+        keys_capacity: int = 100_000,
         names: ProducerNames | None = None,
         recent: RecentEvents | None = None,
     ) -> None:
         self.lease_ms: Final = lease_ms
         self.ring: Final = LeaseRing(capacity)
+        #: The idempotency keys; they take no slots of others, and others none of theirs.
+        self.keys: Final = LeaseRing(keys_capacity)
         self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
         self._names = ProducerNames() if names is None else names
@@ -82,6 +89,11 @@ class Leases:
         self.recent: Final = RecentEvents() if recent is None else recent
         #: Of PIDs that a name is bound to, the last generation granted: lower ones are fenced.
         self.fences: dict[int, int] = {}
+        #: Whether fences are kept beyond the leases here: another server may keep a PID for longer,
+        #: and this one may take over a partition with its batches.
+        self.keeps_fences = False
+        #: Learns what other servers have granted to names; None: there are none.
+        self.read_fences: Callable[[], Awaitable[None]] | None = None
         #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
         #: Called with each PID after its lease has ended.
@@ -116,7 +128,7 @@ class Leases:
         """Leases refused, by reason."""
         found = dict.fromkeys((_NO_BLOCK, _RING_FULL), 0)
         for (reason, _), count in self.refused_by.items():
-            found[reason] += count
+            found[reason] = found.get(reason, 0) + count
         return found
 
     # ------------------------------------------------------------------ leasing
@@ -173,7 +185,11 @@ class Leases:
 
     def unsure(self, pid: int) -> bool:
         """Return whether another server may have leased a PID."""
-        return self.blocks.unsure(pid)
+        if self.blocks.unsure(pid):
+            return True
+        # Only a name's fence shows that a PID of policy monotonic may begin.
+        named = self.read_fences is not None and policy_of(pid) is Policy.MONOTONIC
+        return named and pid not in self.fences
 
     async def look(self) -> None:
         """Learn which PIDs other servers have leased, by a read that begins after this call.
@@ -182,6 +198,11 @@ class Leases:
             SequenceError: the coordinator cannot be read now.
         """
         await self.blocks.look()
+        if self.read_fences is not None:
+            try:
+                await self.read_fences()
+            except LogError as error:
+                raise SequenceError(str(error)) from error
 
     def now_ms(self) -> int:
         """Return the time by which leases end, in ms since 1970."""
@@ -209,7 +230,7 @@ class Leases:
             try:
                 self._adopt_unknown(pid, now_ms)
             except RingFullError:
-                self.refused_by[_RING_FULL, policy_of(pid)] += 1
+                self.refused_by[_KEYS_FULL if is_of_key(pid) else _RING_FULL, policy_of(pid)] += 1
                 return False
             self._table.put(pid, -1, now_ms)
         elif lease.first_ms < 0:
@@ -225,7 +246,10 @@ class Leases:
             self.ring.restore(pid, due_ms)
             return
         self.expire()
-        self.ring.grant(pid, due_ms)
+        self._ring_of(pid).grant(pid, due_ms)
+
+    def _ring_of(self, pid: int) -> LeaseRing:
+        return self.keys if is_of_key(pid) else self.ring
 
     # ------------------------------------------------------------------ ending
 
@@ -233,12 +257,14 @@ class Leases:
         """End leases that are due, a bounded number at a time; return how many ended."""
         now_ms = self._clock_ms()
         gone = self.ring.expire(now_ms, self._stays_until_ms)
+        gone += self.keys.expire(now_ms, self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
             for partition in self._table.pop(pid):
                 partition.forget(pid)
-            self.fences.pop(pid, None)
-            self.formers.pop(pid, None)
+            if not self.keeps_fences:
+                self.fences.pop(pid, None)
+                self.formers.pop(pid, None)
             self.recent.ended(pid, self._names.name(pid), now_ms)
             for on_ended in self.on_ended:
                 on_ended(pid)
@@ -318,4 +344,4 @@ class Leases:
         now_ms = self._clock_ms()
         # Every lease begins anew: while the server was down, producers could not write.
         for pid in self._table.restore(pids, partition, now_ms):
-            self.ring.restore(pid, now_ms + self.lease_ms)
+            self._ring_of(pid).restore(pid, now_ms + self.lease_ms)

@@ -1,7 +1,8 @@
 """Topic sync: follows the topics that others create, delete and extend in a Kafka cluster."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -34,6 +35,8 @@ class TopicSync:
         self._table: Final = table
         self._leases: Final = leases
         self._pool: Final = pool
+        #: Notes whether this server owns a partition that was opened; None: it owns all.
+        self.claim: Callable[[Partition], bool] | None = None
         #: The ids of removed topics, by name: another topic may get the name.
         self._gone_ids: dict[str, str] = {}
 
@@ -105,22 +108,36 @@ class TopicSync:
         elif self._is_another(topic):
             # Producers of the former topic continue their numbers (`TopicTable` says why).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
-        stopped = [number for number, each in enumerate(before) if each.log.stopped]
+        stopped = [number for number, each in enumerate(before) if each.stopped]
         wanted = [*stopped, *range(len(before), topic.partitions)]
         if wanted:
             await self._read(topic, before, stopped, wanted)
         elif before and topic.compacted != known.compacted:
             self._table.publish(replace(known, compacted=topic.compacted), before)
 
+    async def take_over(self, name: str, numbers: Sequence[int]) -> None:
+        """Open and read partitions that this server owns now; runs as one of the table's changes.
+
+        Raises:
+            OSError: a partition could not be opened or read; others are taken over all the same.
+        """
+        before = self._table.partitions.get(name, [])
+        wanted = [each for each in numbers if each < len(before) and before[each].elsewhere]
+        if wanted:
+            await self._read(self._table.topics[name], before, wanted, wanted)
+
     async def _read(
         self, topic: Topic, before: list[Partition], stopped: list[int], wanted: list[int]
     ) -> None:
         """Open and replay some partitions of a topic: new ones, and stopped ones again."""
         opened, failure = await self._open(topic, before, wanted)
-        reading = map(self._begin, opened.values())
+        mine = {n: each for n, each in opened.items() if self._claims(each)}
+        reading = map(self._begin, mine.values())
         for outcome in await asyncio.gather(*reading, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
+        for each in mine.values():  # another server may own it by now
+            self._claims(each)
         # A new partition that cannot be read is shown as stopped, as at a start, and tried again.
         shown = {number: each for number, each in opened.items()
                  if number not in stopped or not each.log.stopped}  # fmt: skip
@@ -135,9 +152,9 @@ class TopicSync:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=again)  # fmt: skip
         for each in opened.values():
-            if each.log.stopped:
+            if each.stopped:
                 failure = OSError(f"{each.name}: {each.log.stopped}")
-            else:
+            elif not each.elsewhere:
                 await self._table.held.forget(each.name)
         if failure is not None:
             raise failure
@@ -150,6 +167,9 @@ class TopicSync:
             return dict(enumerate(await self._table.open(topic, wanted))), None
         opened: dict[int, Partition] = {}
         failure: OSError | None = None
+        if wanted[-1] < len(before):
+            with suppress(OSError):  # one by one, then
+                return dict(zip(wanted, await self._table.open(topic, wanted), strict=True)), None
         for number in wanted:
             try:
                 (opened[number],) = await self._table.open(topic, [number])
@@ -160,6 +180,10 @@ class TopicSync:
         if failure is not None and not opened:
             raise failure
         return opened, failure
+
+    def _claims(self, partition: Partition) -> bool:
+        """Return whether this server owns a partition; if not, it is marked so."""
+        return self.claim is None or self.claim(partition)
 
     async def _begin(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()

@@ -54,7 +54,8 @@ class Upstream:
         self.cluster: Final = AllTopicsCluster(config)
         self.coordinators: Final = Coordinators(self.cluster)
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
-        self._channels: Final = ProduceChannels(self.cluster)
+        #: The connections for Produce.
+        self.channels: Final = ProduceChannels(self.cluster)
         self._reading: dict[int, _Readers] = {}
         self._closed = False
         #: Gaps in what leaders returned: partition -> first offset missing, first offset returned.
@@ -71,7 +72,7 @@ class Upstream:
     async def close(self) -> None:
         """Close all connections; pending fetches fail."""
         self._closed = True
-        self._channels.close()
+        self.channels.close()
         for readers in self._reading.values():
             readers.close()
         await self.cluster.close()
@@ -80,7 +81,7 @@ class Upstream:
 
     def send(self, producer: int, send: ProduceSend) -> None:
         """Send a batch to the leader of its partition, after the earlier ones of its producer."""
-        self._channels.send(producer, send)
+        self.channels.send(producer, send)
 
     def stale(self) -> None:
         """Refresh the metadata soon: a leader may have changed."""

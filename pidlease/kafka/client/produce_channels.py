@@ -8,7 +8,7 @@ partitions share a request.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from typing_extensions import override
@@ -134,6 +134,9 @@ class ProduceChannels:
     def __init__(self, cluster: Cluster, channels_max: int = CHANNELS_MAX) -> None:
         self._cluster: Final = cluster
         self._channels_max: Final = channels_max
+        #: Returns whether the process was suspended for so long that nothing of before may be sent;
+        #: None: that does not matter.
+        self.was_suspended: Callable[[], bool] | None = None
         self._channels: dict[int, list[_Channel]] = {}
         self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
@@ -157,6 +160,12 @@ class ProduceChannels:
         route.count += 1
         send.route = route
         route.channel.take(send)
+
+    def drop(self) -> None:
+        """Send nothing that is pending: it came before the process was suspended."""
+        for channels in list(self._channels.values()):
+            for channel in channels:
+                channel.drop()
 
     def appended(self, send: ProduceSend, offset: int) -> None:
         """Report that a batch is in the log."""
@@ -265,6 +274,12 @@ class _Channel:
             self._connection.close()
         self._give_up(UpstreamAwayError("the server stops"))
 
+    def drop(self) -> None:
+        """Fail what is pending, and close a connection that may still send something."""
+        if self._connection is not None and self._connection.in_flight:
+            self._connection.close(UpstreamLostError("this server was suspended"))
+        self._give_up(UpstreamAwayError("this server was suspended"))
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
@@ -274,6 +289,10 @@ class _Channel:
         self._scheduled = False
         connection = self._connection
         if not self._queue:
+            return
+        suspended = self._channels.was_suspended
+        if suspended is not None and suspended():
+            self.drop()
             return
         if connection is None or not connection.open:
             if self._closed:

@@ -20,7 +20,7 @@ from kio.schema.index import PayloadEntityType, api_key_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from pidlease.kafka.api import API_API_VERSIONS, CLIENT_ID
+from pidlease.kafka.api import API_ALTER_USER_SCRAM_CREDENTIALS, API_API_VERSIONS, CLIENT_ID
 from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
 from pidlease.kafka.codec.primitives import (
     INT32,
@@ -72,6 +72,10 @@ def next_id() -> int:
 # ---------------------------------------------------------------------- clients' requests
 
 
+#: librdkafka ends its requests of these APIs with one empty field of tags too many.
+_TAGS_TWICE: Final = frozenset((API_ALTER_USER_SCRAM_CREDENTIALS,))
+
+
 def read_request(header: RequestHeader, frame: bytearray) -> Any:
     """Read a request's body.
 
@@ -82,7 +86,7 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
     reader = _reader(header, frame, entity)
     try:
         request = read_entity(entity, reader)
-        reader.end()
+        _end(header, reader)
     except MalformedError as error:
         raise _malformed(header, error) from None
     return request
@@ -100,10 +104,34 @@ async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
     reader = _reader(header, frame, entity)
     try:
         request = await read_entity_slowly(entity, reader)
-        reader.end()
+        _end(header, reader)
     except MalformedError as error:
         raise _malformed(header, error) from None
     return request
+
+
+def _end(header: RequestHeader, reader: Reader) -> None:
+    if header.api_key in _TAGS_TWICE and reader.frame[reader.at :] == b"\0":
+        return
+    reader.end()
+
+
+def write_request(header: RequestHeader, frame: bytearray, request: Any) -> bytearray:
+    """Return a request with another body.
+
+    Parameters:
+        frame: the request; its header is kept.
+        request: the body, as kio's entity.
+    """
+    stream = io.BytesIO()
+    entity_writer(type(request))(stream, request)
+    tags = b"\0" if request.__flexible__ else b""
+    return frame[: header.body] + tags + stream.getvalue()
+
+
+def response_class(api_key: int, version: int) -> Any:
+    """Return kio's class of a response."""
+    return _message(api_key, version, EntityType.response)
 
 
 def _request(header: RequestHeader) -> Any:

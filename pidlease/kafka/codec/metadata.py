@@ -5,6 +5,7 @@ compare every version with kio, which takes 90 ms to encode the response for 10,
 """
 
 import struct
+from collections.abc import Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -43,6 +44,14 @@ class RequestedTopic(NamedTuple):
 
     name: str | None
     topic_id: bytes
+
+
+class BrokerAddress(NamedTuple):
+    """A broker, as clients see it."""
+
+    node_id: int
+    host: str
+    port: int
 
 
 class MetadataRequest(NamedTuple):
@@ -193,11 +202,17 @@ class MetadataPartitions:
 
 
 @cache
-def _row(layout: int, leader_epoch: int, *, led: bool) -> tuple[bytes, bytes]:
+def _row(
+    layout: int, leader_epoch: int, *, led: bool, node_id: int = NODE_ID
+) -> tuple[bytes, bytes]:
     """Return the bytes before and after the number in a partition's row."""
     flexible = layout >= FLEXIBLE_FROM
-    node = INT32.pack(NODE_ID)
-    only = write_array(1, flexible=flexible) + node
+    node = INT32.pack(node_id)
+    only = (
+        write_array(1, flexible=flexible) + node
+        if node_id >= 0
+        else write_array(0, flexible=flexible)
+    )
     epoch = INT32.pack(leader_epoch) if layout >= 7 else b""
     # The leader, the replicas, and those in sync.
     tail = [node if led else _NO_LEADER, epoch, only, only]
@@ -219,27 +234,53 @@ def _make_rows(head: bytes, tail: bytes, count: int) -> bytes:
     return bytes(rows)
 
 
+def write_led_partitions(layout: int, leaders: Sequence[int], leader_epoch: int) -> bytes:
+    """Encode the partitions of a topic with several leaders.
+
+    Parameters:
+        layout: the topic's.
+        leaders: the leader of each partition; -1: it has none.
+        leader_epoch: of all partitions; -1: unknown.
+    """
+    own = next(each for each in _PARTITION_LAYOUTS if each <= layout)
+    parts: list[bytes] = []
+    for number, leader in enumerate(leaders):
+        head, tail = _row(own, leader_epoch, led=leader >= 0, node_id=leader)
+        parts += (head, INT32.pack(number), tail)
+    return b"".join(parts)
+
+
 def write_head(
-    version: int, correlation_id: int, *, cluster_id: str, host: str, port: int
+    version: int,
+    correlation_id: int,
+    *,
+    cluster_id: str,
+    brokers: Sequence[BrokerAddress],
+    controller: int,
 ) -> bytes:
-    """Encode everything before the topics' array, from the response header on."""
+    """Encode everything before the topics' array, from the response header on.
+
+    Parameters:
+        controller: the node id of the controller.
+    """
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     parts = [INT32.pack(correlation_id), tags]
     if version >= 3:
         parts.append(INT32.pack(0))  # throttle time
-    parts += [
-        write_array(1, flexible=flexible),
-        INT32.pack(NODE_ID),
-        write_string(host, flexible=flexible),
-        INT32.pack(port),
-        write_string(None, flexible=flexible) if version >= 1 else b"",  # rack
-        tags,
-    ]
+    parts.append(write_array(len(brokers), flexible=flexible))
+    for node_id, host, port in brokers:
+        parts += [
+            INT32.pack(node_id),
+            write_string(host, flexible=flexible),
+            INT32.pack(port),
+            write_string(None, flexible=flexible) if version >= 1 else b"",  # rack
+            tags,
+        ]
     if version >= 2:
         parts.append(write_string(cluster_id, flexible=flexible))
     if version >= 1:
-        parts.append(INT32.pack(NODE_ID))  # the controller
+        parts.append(INT32.pack(controller))
     return b"".join(parts)
 
 

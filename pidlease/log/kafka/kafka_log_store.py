@@ -4,7 +4,7 @@ The methods run in threads; the connections belong to the event loop.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -45,17 +45,25 @@ class KafkaStore(LogStore):
         upstream: the cluster, after its first metadata response.
         writers: the partitions' writers.
         book: the topics' settings, which Kafka does not store.
+        owned: returns whether this server has served the cluster alone since its start; None: there
+            is no coordinator, or several servers are active.
     """
 
     made_by_others: bool = True
 
     def __init__(
-        self, upstream: Upstream, writers: KafkaWriters, book: TopicBook, pool: IoPool
+        self,
+        upstream: Upstream,
+        writers: KafkaWriters,
+        book: TopicBook,
+        pool: IoPool,
+        owned: Callable[[], Coroutine[Any, Any, bool]] | None = None,
     ) -> None:
         self._upstream: Final = upstream
         self._writers: Final = writers
         self._book: Final = book
         self._settings = TopicSettings({}, {})
+        self._owned: Final = owned
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
         self._ranges: dict[TopicPartition, tuple[int, int]] = {}
@@ -129,13 +137,14 @@ class KafkaStore(LogStore):
                 span = self._wait(self._upstream.range_of(name))
             except UpstreamError as error:
                 raise OSError(f"{name} cannot be read yet: {error}") from error
+        self._writers.open_anew(name)
         log = KafkaPartitionLog(self._upstream, name, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
 
     @override
     def check_owned(self) -> None:
-        if self._wait(self._writers.owned()) is False:
+        if self._owned is not None and not self._wait(self._owned()):
             raise NotOwnerError("another server serves this Kafka cluster")
 
     @override

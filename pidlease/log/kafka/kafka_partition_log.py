@@ -6,7 +6,16 @@ error codes to them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Sequence,
+)
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -29,6 +38,8 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.kafka.produce_errors import Stored, produce_error
+from pidlease.kafka.records.first_record import find_identity
+from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted
 from pidlease.kafka.records.record_batch import (
     HEADER_BYTES,
@@ -55,6 +66,8 @@ _log = structlog.get_logger(__name__)
 
 #: The size of one fetch of a replay or catch-up.
 _READ_BYTES: Final = 8 << 20
+#: Kafka's own producer ids are below this number, those that pidlease leases are not.
+_PIDS_OF_KAFKA: Final = 1 << 48
 #: How often a request that only reads is sent in all, if it fails.
 _TRIES: Final = 6
 #: The pauses between these requests.
@@ -111,8 +124,15 @@ class Writers(Protocol):
     async def current(self, place: TopicPartition) -> Writer | None:
         """Return the current writer of a partition; None: Kafka does not report it."""
 
-    async def owned(self) -> bool | None:
-        """Return whether this server owns the partitions; None: there is no coordinator."""
+    async def owned(self, partition: TopicPartition) -> bool | None:
+        """Return whether this server owns a partition; None: there is no coordinator."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether ids in the log may be of writers that this server does not know yet."""
+
+    async def learn(self, unknown: Collection[int]) -> None:
+        """Learn which of some producer ids are writers of other active servers."""
 
 
 class KafkaUnreadableError(LogError):
@@ -165,7 +185,7 @@ class KafkaPartitionLog:
 
     async def owned(self) -> bool | None:
         """Return whether this server owns the partition; None: there is no coordinator."""
-        return await self._writers.owned()
+        return await self._writers.owned(self._place)
 
     @property
     def kept_offset(self) -> int:
@@ -237,6 +257,10 @@ class KafkaPartitionLog:
         """Read the batches from one offset to another, some at a time."""
         while offset < end:
             found = await self._fetch(offset, _READ_BYTES)
+            if self._writers.learns:
+                work_ids = partial(_unknown_writers, found.data, self._writers.ids)
+                if unknown := await self._pool.run(work_ids):
+                    await self._writers.learn(unknown)
             work = partial(_take_apart, found.data, offset, self._writers.ids)
             batches, next_offset = await self._pool.run(work)
             if next_offset <= offset:
@@ -251,6 +275,11 @@ class KafkaPartitionLog:
         while offset < end:
             fetch = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
             found = fetch.result()
+            if self._writers.learns and (
+                unknown := _unknown_writers(found.data, self._writers.ids)
+            ):
+                learn = self._writers.learn(unknown)
+                asyncio.run_coroutine_threadsafe(learn, self._loop).result()
             batches, next_offset = _take_apart(found.data, offset, self._writers.ids)
             if next_offset <= offset:
                 self._check_end(found, end)
@@ -420,6 +449,24 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
             found += sends_of(header, batch, writers)
             next_offset = header.last_offset + 1
     return found, next_offset
+
+
+def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
+    """Return the producer ids under which records name a producer, although no writer is known."""
+    view, at = memoryview(data), 0
+    found: set[int] = set()
+    while at + HEADER_BYTES <= len(view):
+        header = read_header(view, at)
+        batch = view[at : at + header.size]
+        if len(batch) < header.size:
+            break
+        at += header.size
+        pid = header.producer_id
+        if 0 <= pid < _PIDS_OF_KAFKA and not header.is_control and pid not in writers:
+            with suppress(IdentityError, CorruptBatchError):  # it is no batch of a writer
+                if find_identity(header, batch) is not None:
+                    found.add(pid)
+    return found
 
 
 def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:

@@ -6,12 +6,13 @@ it, because a replay trusts the record header `pidlease` only under recorded ids
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Collection, Container
 from functools import partial
 from typing import Final
 
 import structlog
 
+from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.topic_configs import IdExpirations
@@ -29,6 +30,8 @@ from pidlease.storage.io_pool import IoPool
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same if Kafka does not report when it forgets ids.
 _WRITER_MS_UNKNOWN: Final = 600_000
+#: The most ids of others that are remembered.
+_FOREIGN_MAX: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
@@ -44,8 +47,8 @@ class KafkaWriters:
         fencing: raises the writers' epochs in Kafka.
         ids: the recorded producer ids.
         clock_ms: the time, in ms since 1970.
-        owned: returns whether this server owns the cluster's partitions, or raises LogError if that
-            is unknown. None: only Kafka's fencing shows it.
+        owned: returns whether this server owns a partition, or raises LogError if that is unknown.
+            None: only Kafka's fencing shows it.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class KafkaWriters:
         ids: WriterIds,
         pool: IoPool,
         clock_ms: Callable[[], int],
-        owned: Callable[[], Awaitable[bool]] | None = None,
+        owned: Callable[[TopicPartition], Awaitable[bool]] | None = None,
     ) -> None:
         self._fencing: Final = fencing
         self._record: Final = ids
@@ -71,8 +74,16 @@ class KafkaWriters:
         self._mine: set[TopicPartition] = set()
         #: Since when no other server sends to the cluster's partitions, in ms since 1970.
         self._took_over_ms = self._clock_ms()
+        #: The same of partitions that were taken over from other active servers.
+        self._since_ms: dict[TopicPartition, int] = {}
         #: How long a writer may be used before it is renewed, in ms.
         self.kept_ms = _WRITER_MS_UNKNOWN
+        #: Called after a writer was taken, before the log is read to its marker: reads what other
+        #: active servers have granted until then. None: there are none.
+        self.after_take: Callable[[], Awaitable[None]] | None = None
+        self._refresh: Final = SharedCall(self._read_ids)
+        #: Kafka's producer ids that are no writer's although records under them look like it.
+        self._foreign: set[int] = set()
 
     def load(self) -> None:
         """Read the recorded ids, when this server begins to serve, possibly after standing by.
@@ -87,6 +98,45 @@ class KafkaWriters:
             self._last[TopicPartition(of.topic, of.partition)] = pid
         self._ids.update(known)
         self._took_over_ms = self._clock_ms()
+
+    def open_anew(self, partition: TopicPartition) -> None:
+        """Note that this server takes over a partition from another active server."""
+        if self.learns:
+            self._mine.discard(partition)
+            self._taken.pop(partition, None)
+            self._since_ms[partition] = self._clock_ms()
+
+    async def learn(self, unknown: Collection[int]) -> None:
+        """Learn which of some producer ids are writers of other active servers.
+
+        Parameters:
+            unknown: ids in the log; a record of a batch under each names a producer. A writer's id
+                is recorded before its use, so this read, which begins now, finds it.
+
+        Raises:
+            LogError: the recorded ids cannot be read now.
+        """
+        if self._foreign.issuperset(unknown):
+            return
+        try:
+            await self._refresh()
+        except WriterIdsError as error:
+            raise WriterUnavailableError(f"the writers' ids cannot be read: {error}") from error
+        if len(self._foreign) > _FOREIGN_MAX:
+            self._foreign.clear()
+        self._foreign |= set(unknown) - self._ids
+
+    async def _read_ids(self) -> None:
+        known = await self._pool.run(self._record.all)
+        # The newest id of a partition: Kafka has given it to another server.
+        for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
+            self._last[TopicPartition(of.topic, of.partition)] = pid
+        self._ids.update(known)
+
+    @property
+    def learns(self) -> bool:
+        """Whether other active servers take writers, so that ids in the log may be unknown."""
+        return self.after_take is not None
 
     def kafka_keeps(self, kept: IdExpirations) -> None:
         """Set when to renew writers, by how long Kafka remembers their ids."""
@@ -117,6 +167,8 @@ class KafkaWriters:
         try:
             await self._check_owner(partition)
             writer = await self._fencing.raise_epoch(partition)
+            if writer.pid != self._last.get(partition) and self.learns:
+                await self._refresh()  # another server may have recorded it
             if writer.pid != self._last.get(partition):
                 await self._record_id(partition, writer, doubt_ms)
             await self._fencing.mark(partition, writer)
@@ -135,6 +187,8 @@ class KafkaWriters:
             cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
             reason = reason_for_clients(cause)
             raise WriterUnavailableError(f"the writer's id is not stored: {reason}") from error
+        if self.after_take is not None:
+            await self.after_take()
         self._taken[partition] = writer
         self._mine.add(partition)
         _log.info("writer taken", partition=str(partition), pid=writer.pid, epoch=writer.epoch)
@@ -160,26 +214,26 @@ class KafkaWriters:
             raise NotOwnerError(f"another server has taken the writer of {partition}, as {now}")
 
     async def _owned_if_known(self, partition: TopicPartition) -> bool | None:
-        """Return whether this server owns the cluster's partitions; None: that is unknown.
+        """Return whether this server owns a partition; None: that is unknown.
 
         While ZooKeeper cannot be reached, the last writer continues.
         """
         if self._owned is None:
             return None
         try:
-            return await self._owned()
+            return await self._owned(partition)
         except LogError as error:
             LINES.write(_log, "warning", "the owner of a partition is unknown",
                         kind_of(error), partition=str(partition), error=str(error))  # fmt: skip
             return None
 
-    async def owned(self) -> bool | None:
-        """Return whether this server owns the partitions; None: there is no coordinator.
+    async def owned(self, partition: TopicPartition) -> bool | None:
+        """Return whether this server owns a partition; None: there is no coordinator.
 
         Raises:
             LogError: it is unknown now.
         """
-        return None if self._owned is None else await self._owned()
+        return None if self._owned is None else await self._owned(partition)
 
     async def current(self, partition: TopicPartition) -> Writer | None:
         """Return a partition's current writer; None: this Kafka does not report it (before 3.0).
@@ -204,7 +258,8 @@ class KafkaWriters:
         """
         if partition in self._last:
             # When a former server last sent is unknown: at the latest when it was replaced.
-            since_ms = doubt_ms if partition in self._mine else self._took_over_ms
+            replaced_ms = self._since_ms.get(partition, self._took_over_ms)
+            since_ms = doubt_ms if partition in self._mine else replaced_ms
             late_ms = since_ms + LATE_MS - self._clock_ms()
             if since_ms and late_ms > 0:
                 raise WriterUnavailableError(

@@ -8,6 +8,7 @@ logs/            a folder for each partition
 snapshots/       snapshots of the producers' states
 sequence/        the PID blocks, and the bindings of names
 groups/          the committed offsets of consumer groups
+security/        the users and the ACLs (`proxy/security`)
 """
 
 import json
@@ -46,8 +47,10 @@ class NewerFormatError(DataFolderError):
     """The data directory's format is newer than this version."""
 
 
-#: A data directory has at least one of these: the lock is made first.
-_OWN_NAMES: Final = frozenset(("lock", "meta.json", "topics", "sequence", "logs", "snapshots"))
+#: A data directory has at least one of these: the lock is made first, or the users.
+_OWN_NAMES: Final = frozenset(
+    ("lock", "meta.json", "topics", "sequence", "logs", "snapshots", "security")
+)
 #: What an empty file system has.
 _MOUNT_NAMES: Final = frozenset(("lost+found",))
 

@@ -5,7 +5,8 @@ import base64
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Final, Self
 
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from pidlease.engine.partition import Partition
 from proxy.http.request_memory import IDLE_SECONDS, HeldBytes
 from proxy.http.streams.stream_catalog import Stream
 from proxy.http.streams.stream_offsets import offset_text
@@ -21,6 +23,15 @@ from proxy.http.streams.stream_requests import DATA_ENCODING, next_cursor
 
 #: What ends a line of server-sent events.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+#: How many events are kept for other readers, and how large one may be, in bytes.
+_SHARED_MAX: Final = 32
+_SHARED_BYTES: Final = 64 << 10
+
+#: The partition, the media type, the offsets before and after the values, whether the stream has no
+#: more values, whether it is closed, and the reader's cursor.
+EventKey = tuple[Partition, str, int, int, bool, bool, str]
 
 
 class LiveReads:
@@ -33,6 +44,23 @@ class LiveReads:
     def __init__(self) -> None:
         self.ending = False
         self._waiting: set[asyncio.Event] = set()
+        self._events: OrderedDict[EventKey, bytes] = OrderedDict()
+
+    def event(self, key: EventKey, make: Callable[[], bytes]) -> bytes:
+        """Return the bytes of an event: many readers at the end of a stream share them.
+
+        Parameters:
+            key: says all that the event depends on.
+            make: makes it, if no other reader had it lately.
+        """
+        found = self._events.get(key)
+        if found is None:
+            found = make()
+            if len(found) <= _SHARED_BYTES:
+                self._events[key] = found
+                if len(self._events) > _SHARED_MAX:
+                    self._events.popitem(last=False)
+        return found
 
     def close(self) -> None:
         """End all reads that wait."""

@@ -102,7 +102,7 @@ def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bo
 
 
 class _Read(NamedTuple):
-    """A recent read: its bytes, and the values in them."""
+    """A read: its bytes, and the values in them."""
 
     data: bytes
     found: Values
@@ -111,12 +111,13 @@ class _Read(NamedTuple):
 class StreamReads:
     """Reads values, a bounded number of reads at a time.
 
-    An append wakes all readers at the end of a stream, and all want the same values: so small reads
-    are kept for a while. What they return does not change.
+    An append wakes all readers at the end of a stream, and all want the same values: so one read is
+    for all that want it, and small reads are kept for a while. What they return does not change.
     """
 
     def __init__(self) -> None:
         self._recent: OrderedDict[_ReadKey, _Read] = OrderedDict()
+        self._running: dict[_ReadKey, asyncio.Task[_Read]] = {}
         self._reading: Final = asyncio.Semaphore(_AT_ONCE)
 
     async def page(
@@ -139,8 +140,7 @@ class StreamReads:
         left = bytes_max
         for span in _from(spans, offset):
             while offset < span.end and left > 0:
-                async with self._reading:
-                    found = await self._read(span, offset, left, pool, is_json=is_json)
+                found = await self._read(span, offset, left, pool, is_json=is_json)
                 if found.next_offset <= offset:
                     return Values(values, offset)
                 values += found.values
@@ -154,19 +154,38 @@ class StreamReads:
         self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
     ) -> Values:
         partition, at, end = span.partition, offset - span.base, span.end - span.base
+        if at < partition.log.start_offset:  # what is deleted is not served from memory, either
+            raise OffsetRangeError(at, partition.log.start_offset, end)
         key = (partition, at, end, bytes_max, is_json)
-        recent = self._recent.get(key)
-        if recent is None:
+        read = self._recent.get(key)
+        if read is None:
+            running = self._running.get(key)
+            if running is None:
+                running = asyncio.create_task(self._fetch(key, pool))
+                self._running[key] = running
+                running.add_done_callback(partial(self._ended, key))
+            # A client that disconnects does not end the read of the others.
+            read = await asyncio.shield(running)
+        await count_read(partition.counts, read.data)
+        values, next_offset = read.found
+        return Values(values, next_offset + span.base)
+
+    async def _fetch(self, key: _ReadKey, pool: IoPool) -> _Read:
+        partition, at, end, bytes_max, is_json = key
+        async with self._reading:
             data = await _bytes_at(partition, at, bytes_max)
             convert = partial(values_in, data, at, end, bytes_max, is_json=is_json)
-            recent = _Read(data, convert() if is_small(data) else await pool.run(convert))
-            if len(data) <= _RECENT_BYTES and recent.found.next_offset > at:
-                self._recent[key] = recent
-                if len(self._recent) > _RECENT_MAX:
-                    self._recent.popitem(last=False)
-        await count_read(partition.counts, recent.data)
-        values, next_offset = recent.found
-        return Values(values, next_offset + span.base)
+            read = _Read(data, convert() if is_small(data) else await pool.run(convert))
+        if len(data) <= _RECENT_BYTES and read.found.next_offset > at:
+            self._recent[key] = read
+            if len(self._recent) > _RECENT_MAX:
+                self._recent.popitem(last=False)
+        return read
+
+    def _ended(self, key: _ReadKey, task: "asyncio.Task[_Read]") -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # all its readers may have gone
 
 
 def _from(spans: Sequence[Span], offset: int) -> Iterator[Span]:

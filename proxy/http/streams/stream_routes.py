@@ -33,6 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
+from proxy.http.current_caller import require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
@@ -41,6 +42,7 @@ from proxy.http.request_batch import CONTENT_LENGTH, by_headers
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 from proxy.http.streams.json_values import JsonValuesError, json_values
 from proxy.http.streams.live_reads import (
+    EventKey,
     EventStream,
     LiveReader,
     LiveReads,
@@ -80,6 +82,8 @@ from proxy.http.streams.stream_requests import (
     stream_query,
     topic_of_path,
 )
+from proxy.security.acls import Operation, ResourceKind
+from proxy.security.authorizer import Right
 
 #: How long a connection with server-sent events lasts: then caches may join the next ones.
 _EVENTS_SECONDS: Final = 60.0
@@ -167,6 +171,8 @@ class StreamRoutes:
         wanted = new_stream(headers, self.prefix)
         if headers.get(FORKED_FROM) is not None and not wanted.source:
             raise UnknownStreamError(f"{FORKED_FROM} is the path of no stream")
+        if wanted.source:
+            require(Right(Operation.READ, ResourceKind.TOPIC, wanted.source))
         for each in filter(None, (name, wanted.source)):
             with suppress(UnknownStreamError, DeletedStreamError):
                 await self.catalog.find(each)  # removes it if it has expired
@@ -526,19 +532,18 @@ class StreamRoutes:
             while not stream.partition.gone:
                 try:
                     values = await self._page(stream, offset, READ_BYTES_DEFAULT)
-                    event = data_event(values.values, kind) if values.values else b""
+                    begin, offset = offset, values.next_offset
+                    up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
+                    key = (stream.partition, kind, begin, offset, up_to_date, closed, cursor)
+                    event = self._live.event(key, partial(_event, values, key))
                     size = len(event)
                     held.more(size)
                 except _ENDS as error:
                     LINES.write(_log, "warning", "an event stream ends", kind_of(error),
                                 topic=stream.topic.name, error=str(error))  # fmt: skip
                     return
-                offset = values.next_offset
-                up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
                 if values.values or is_first or closed:
-                    yield event + control_event(
-                        offset, cursor, up_to_date=up_to_date, closed=closed
-                    )
+                    yield event
                 held.less(size)
                 is_first = False
                 if closed or (up_to_date and reader.is_over):
@@ -581,6 +586,13 @@ class _NotAppendedError(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response: Final = response
+
+
+def _event(values: Values, key: EventKey) -> bytes:
+    """Return the event with values, if there are any, and the control event after it."""
+    _, kind, _, offset, up_to_date, closed, cursor = key
+    data = data_event(values.values, kind) if values.values else b""
+    return data + control_event(offset, cursor, up_to_date=up_to_date, closed=closed)
 
 
 def _closed(stream: Stream) -> Response:

@@ -7,9 +7,8 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import API_FIND_COORDINATOR
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.codec.messages import Response, read_request_slowly
-from pidlease.kafka.codec.metadata import NODE_ID
+from pidlease.kafka.codec.metadata import BrokerAddress
 from pidlease.kafka.codec.primitives import RequestHeader
-from proxy.kafka.listener_config import ClusterConfig
 
 _FIND_MANY_FROM: Final = 4
 
@@ -19,12 +18,12 @@ class FindCoordinatorApi:
 
     Parameters:
         coordinators: Kafka's.
-        config: this server's address.
+        own: this server.
     """
 
-    def __init__(self, coordinators: Coordinators, config: ClusterConfig) -> None:
+    def __init__(self, coordinators: Coordinators, own: BrokerAddress) -> None:
         self._coordinators = coordinators
-        self._config = config
+        self._own = own
 
     async def answer(self, header: RequestHeader, frame: bytearray) -> bytes:
         """Return this server for each key with a coordinator that can be reached.
@@ -56,9 +55,9 @@ class FindCoordinatorApi:
             # up a commit after two retries. Without a coordinator it waits.
             return _error(ErrorCode.coordinator_not_available, "it cannot be reached now")
         return {
-            "node_id": NODE_ID,
-            "host": self._config.host,
-            "port": self._config.port,
+            "node_id": self._own.node_id,
+            "host": self._own.host,
+            "port": self._own.port,
             "error_code": ErrorCode.none,
             "error_message": None,
         }

@@ -56,6 +56,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
+from proxy.kafka.brokers import Brokers
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.cluster_api import ClusterApi
 from proxy.kafka.forwarded.broker_configs import OF_BROKERS, refuse_brokers
@@ -131,7 +132,8 @@ class ForwardedApis:
         self._cluster: Final[AllTopicsCluster] = upstream.cluster
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
-        self._describing = ClusterApi(config.cluster, advertised(self.versions))
+        brokers = Brokers(config.cluster, engine.shared_cluster)
+        self._describing = ClusterApi(config.cluster, advertised(self.versions), brokers)
         self._changing = TopicChanges(self._cluster, engine)
         self.topics: TopicAdmin = KafkaTopicAdmin(
             engine, self._cluster, self._changing, auto_create=config.cluster.auto_create
@@ -139,14 +141,15 @@ class ForwardedApis:
         # Without Kafka's leader epochs: the epochs in this server's other responses differ.
         self._metadata = MetadataApi(
             engine, config.cluster, self.topics.create_on_use, leader_epoch=-1,
-            look=self._cluster.refresh,
+            look=self._cluster.refresh, brokers=brokers,
         )  # fmt: skip
         self._coordinators = upstream.coordinators
-        self._finding = FindCoordinatorApi(self._coordinators, config.cluster)
+        self._finding = FindCoordinatorApi(self._coordinators, brokers.own)
         self._joining = SplitRequests(self._cluster, self._coordinators)
         self._fetching = LeaderFetches(self._cluster, config.fetch_bytes_max)
         produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
         self.produce = produce.handle
+        self.restrict_produce = produce.restrict
         self.api_versions = self._describing.api_versions
 
     def start(self) -> None:

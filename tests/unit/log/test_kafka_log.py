@@ -15,10 +15,14 @@ from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.kafka import kafka_partition_log as module
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
 from pidlease.log.ports import Forwarded, NewBatch
 from pidlease.storage.io_pool import IoPool
+from tests.kafka_listener.batches import identified
 from tests.sim.batches import make_batch, simple
 
 PLACE = TopicPartition("t", 0)
@@ -65,6 +69,22 @@ class NoWriters:
     """Nobody is a writer."""
 
     ids: frozenset[int] = frozenset()
+    learns = False
+
+
+class OtherWriters:
+    """Another active server has taken the writer, under an id that is new here."""
+
+    learns = True
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.ids: set[int] = set()
+        self.asked: list[set[int]] = []
+
+    async def learn(self, unknown: set[int]) -> None:
+        self.asked.append(set(unknown))
+        self.ids.add(self.pid)
 
 
 @asynccontextmanager
@@ -121,6 +141,37 @@ async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
                  for each in some]  # fmt: skip
         assert [(each.base_offset, each.last_offset) for each in found] == [(0, 2), (3, 3), (4, 8)]
         assert upstream.asked == [0, 3, 4]
+
+
+def under(writer: Writer, offset: int) -> bytes:
+    """A batch of a named producer, as it stands in the log under a writer."""
+    data = bytearray(identified([b"x"], Identity(7, "", 1, offset, offset)))
+    stamp(read_header(data), data, writer, offset)
+    data[:8] = offset.to_bytes(8, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_the_writer_of_another_server_is_known_before_its_batches_are_applied(
+    threaded: bool,
+) -> None:
+    writer = Writer(4711, 3)
+    content = at(0, 1) + under(writer, 1) + under(writer, 2)
+    writers = OtherWriters(writer.pid)
+    loop, upstream = asyncio.get_running_loop(), FakeUpstream()
+    pool = IoPool(loop, 1)
+    try:
+        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, 3),
+                                cast(Writers, writers), pool, loop)  # fmt: skip
+        upstream.fetched.append(FetchedRecords(0, 3, 0, content))
+        if threaded:
+            found = await asyncio.to_thread(lambda: list(log.read_batches(0)))
+        else:
+            found = [each async for some in log.batches_from(0, 3) for each in some]
+    finally:
+        pool.close()
+    assert [each.identity and each.identity.first for each in found] == [None, 1, 2]
+    assert writers.asked == [{4711}]
 
 
 async def send(log: KafkaPartitionLog, upstream: FakeUpstream, result: Any) -> Forwarded:

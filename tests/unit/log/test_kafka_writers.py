@@ -11,6 +11,7 @@ from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka.kafka_writers import KafkaWriters, WriterUnavailableError
 from pidlease.log.ports import LATE_MS
+from pidlease.storage.errors import LogError
 from tests.sim.pool import SeededPool
 
 PLACE = TopicPartition("t", 0)
@@ -82,6 +83,61 @@ async def test_the_two_minutes_count_from_the_takeover() -> None:
     assert (await bench.take()).pid == NOW
     assert len(bench.fencing.marked) == 1
     assert set(bench.ids.recorded) == {BEFORE, NOW}
+
+
+async def test_the_fences_are_read_after_the_writer_is_taken() -> None:
+    """Before that, the former owner may still append a batch of a producer that was fenced."""
+    bench = Bench(NOW)
+    marked = []
+
+    async def read_fences() -> None:
+        marked.append(len(bench.fencing.marked))
+
+    bench.writers.after_take = read_fences
+    await bench.take()
+    await bench.take()
+    assert marked == [1, 2]
+
+
+async def test_without_the_fences_the_writer_is_not_taken() -> None:
+    bench = Bench(NOW)
+
+    async def away() -> None:
+        raise LogError("away")
+
+    bench.writers.after_take = away
+    with pytest.raises(LogError, match="away"):
+        await bench.take()
+    bench.writers.after_take = None
+    await bench.take()
+    assert len(bench.fencing.marked) == 2
+
+
+async def test_an_id_that_another_server_has_recorded_is_not_waited_for() -> None:
+    """It took the partition over meanwhile, and waited itself."""
+    bench = Bench(BEFORE)
+
+    async def nothing() -> None:
+        pass
+
+    bench.writers.after_take = nothing
+    bench.ids.recorded[NOW] = WriterOf("t", 0, given_ms=2)
+    assert (await bench.take()).pid == NOW
+
+
+async def test_after_a_move_the_two_minutes_begin_again() -> None:
+    bench = Bench(BEFORE)
+
+    async def nothing() -> None:
+        pass
+
+    bench.writers.after_take = nothing
+    bench.now_ms += LATE_MS
+    bench.writers.open_anew(PLACE)
+    with pytest.raises(WriterUnavailableError, match="may arrive for 120 s more"):
+        await bench.take()
+    bench.now_ms += LATE_MS
+    assert (await bench.take()).pid == NOW
 
 
 async def test_the_same_id_is_not_waited_for() -> None:

@@ -1,0 +1,38 @@
+{{- define "pidlease.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "pidlease.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "pidlease.labels" -}}
+{{ include "pidlease.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "pidlease.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "pidlease.fullname" .) -}}
+{{- end -}}
+
+{{- define "pidlease.checks" -}}
+{{- if not (or .Values.insecure .Values.tls.secret) -}}
+{{- fail "clients need no login: name a certificate by tls.secret, or set insecure=true and say in networkPolicy.from who may connect" -}}
+{{- end -}}
+{{- if and (eq .Values.log "kafka") (not .Values.kafka.upstream) -}}
+{{- fail "log=kafka needs kafka.upstream: HOST:PORT,... of Kafka's brokers" -}}
+{{- end -}}
+{{- if and (gt (int .Values.replicas) 1) (or (ne .Values.log "kafka") (not .Values.zookeeper.servers)) -}}
+{{- fail "replicas=2 needs log=kafka and zookeeper.servers: the second server stands by" -}}
+{{- end -}}
+{{- if and .Values.kafka.sasl.mechanism (not .Values.kafka.sasl.secret) -}}
+{{- fail "kafka.sasl.mechanism needs kafka.sasl.secret: the secret with user and password" -}}
+{{- end -}}
+{{- end -}}

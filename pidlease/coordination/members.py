@@ -1,0 +1,106 @@
+"""The coordinator's interface for several active servers: its members, and the map of slots."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from pidlease.core.slots import SlotMap
+
+
+class MembersError(Exception):
+    """The members or the map cannot be read or changed now; try again."""
+
+
+class MapConflictError(Exception):
+    """The map has changed since it was read. Read it again."""
+
+
+class Member(NamedTuple):
+    """An active server.
+
+    Attributes:
+        node_id: its id as a broker; kept in its data directory.
+        server: its name, for the operator: host:process.
+        kafka_host: the host name that Kafka clients connect to.
+        kafka_port: the port that Kafka clients connect to.
+        http_url: where other members reach its HTTP port: http://HOST:PORT.
+        draining: whether it is about to leave, and must get no slots.
+        joined: the order in which the members joined: the lowest one is the oldest.
+    """
+
+    node_id: int
+    server: str
+    kafka_host: str
+    kafka_port: int
+    http_url: str
+    draining: bool = False
+    joined: int = 0
+
+
+class SharedView(NamedTuple):
+    """The members and the map, as of one read.
+
+    Attributes:
+        members: by node id.
+        slots: the map.
+        stranger: the name of a server without --shared that serves the cluster; empty: none.
+    """
+
+    members: dict[int, Member]
+    slots: SlotMap
+    stranger: str = ""
+
+
+class Members(Protocol):
+    """The members that share a Kafka cluster. All methods block, and run in threads."""
+
+    def node_id(self) -> int:
+        """Assign a node id that no other server ever gets.
+
+        Raises:
+            MembersError: none can be assigned now.
+        """
+
+    def join(self, member: Member) -> None:
+        """Become a member, or change this server's own entry.
+
+        Raises:
+            MembersError: it may have been done, or not.
+        """
+
+    def leave(self) -> None:
+        """Stop being a member.
+
+        Raises:
+            MembersError: it may have been done, or not.
+        """
+
+    def read(self) -> SharedView:
+        """Read members and map, as of this call or later; join again if the session had ended.
+
+        Raises:
+            MembersError: they cannot be read now.
+        """
+
+    def slots(self) -> SlotMap:
+        """Read the map alone, as of this call or later.
+
+        Raises:
+            MembersError: it cannot be read now.
+        """
+
+    def write(self, slots: SlotMap) -> SlotMap:
+        """Write the map, on condition that its version is still the one it was read at.
+
+        Returns:
+            The map with its new version.
+
+        Raises:
+            MapConflictError: it has changed meanwhile.
+            MembersError: it may have been written, or not.
+        """
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call a function, in any thread, soon after members or map have changed.
+
+        A change may be missed: read them from time to time as well.
+        """

@@ -1,0 +1,363 @@
+"""Several active servers share a Kafka cluster: the members, and which of them owns a partition.
+
+The coordinator says which server should own a partition, and Kafka says which one can: a wrong or
+late map costs a move of partitions, never a record. The oldest member divides the slots; another
+one steps in if it does not. Writes of the map are conditional.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+import structlog
+
+from pidlease.coordination.members import (
+    MapConflictError,
+    Member,
+    Members,
+    MembersError,
+    SharedView,
+)
+from pidlease.coordination.shared_call import SharedCall
+from pidlease.core.slots import EMPTY_MAP, NO_OWNER, SlotMap, reassigned, slot_of, slot_weights
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError
+from pidlease.storage.io_pool import IoPool
+
+#: How often members and map are read, if no change is noticed before.
+_READ_SECONDS: Final = 1.0
+#: A member steps in for the decider after this time, for each older member.
+_RANK_SECONDS: Final = 1.0
+#: Nothing is sent to Kafka longer after it came: Kafka may have forgotten its producer by then, and
+#: would append it again.
+SUSPENDED_SECONDS: Final = 30.0
+#: How often it is noted that the process runs.
+_ALIVE_SECONDS: Final = 1.0
+#: How often a drain checks whether the last slot has moved.
+_DRAIN_POLL_SECONDS: Final = 0.02
+
+_log = structlog.get_logger(__name__)
+
+
+class ServerInfo(NamedTuple):
+    """A member, for reports.
+
+    Attributes:
+        member: its addresses and its state.
+        slots: how many slots it owns.
+        partitions: how many of the known partitions are in these slots.
+        own: whether it is the server that reports.
+        decides: whether it is the oldest member.
+    """
+
+    member: Member
+    slots: int
+    partitions: int
+    own: bool
+    decides: bool
+
+
+def _boot_seconds() -> float:
+    """Return a clock that goes on while the process, or the machine, is suspended."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class SharedCluster:
+    """This server's membership, and its view of the map.
+
+    Parameters:
+        members: the coordinator.
+        own: this server.
+        pool: the threads for the coordinator.
+        session_seconds: after this time without the coordinator, another member may own what this
+            one owned.
+        seconds: a clock that goes on while the process is suspended.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        own: Member,
+        pool: IoPool,
+        session_seconds: float,
+        seconds: Callable[[], float] = _boot_seconds,
+    ) -> None:
+        self.node_id: Final = own.node_id
+        self._members: Final = members
+        self._own = own
+        self._pool: Final = pool
+        self._session_seconds: Final = session_seconds
+        self._seconds: Final = seconds
+        self._view = SharedView({}, EMPTY_MAP)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: Final = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._slots: Final = SharedCall(self._read_slots)
+        #: When the last view was read, and when it was last tried to.
+        self._read_at = self._refreshed_at = seconds()
+        self._unlike_since: float | None = None
+        #: Whether another member may own this server's partitions: it does not hear from the
+        #: coordinator, or was suspended.
+        self.adrift = True
+        #: Set when a server without --shared serves the cluster.
+        self.lost: Final = asyncio.Event()
+        self._alive_at = seconds()
+        self._alive: asyncio.TimerHandle | None = None
+        #: Called when the process was suspended for long, before anything else is done.
+        self.on_suspended: Final[list[Callable[[], None]]] = []
+        #: Called after each read of members and map, also if nothing has changed.
+        self.on_read: Final[list[Callable[[], Awaitable[None]]]] = []
+        #: Called when the map or the members have changed, or this server is adrift.
+        self.on_change: Final[list[Callable[[], None]]] = []
+        #: Returns the number of partitions, by topic.
+        self.topics: Callable[[], Mapping[str, int]] = dict
+
+    # ------------------------------------------------------------------ life cycle
+
+    async def join(self) -> None:
+        """Become a member, and follow the map from now on.
+
+        Raises:
+            MembersError: the coordinator cannot be reached now.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._members.watch(self._changed)
+        await self._pool.run(partial(self._members.join, self._own))
+        await self._read()
+        self._task = asyncio.create_task(self._run())
+        self.note_alive()
+
+    def note_alive(self) -> None:
+        """Note that the process runs, and again in a second."""
+        if self.was_suspended():
+            self._drift("this server was suspended")
+            for each in self.on_suspended:
+                each()
+        self._alive_at = self._seconds()
+        self._alive = asyncio.get_running_loop().call_later(_ALIVE_SECONDS, self.note_alive)
+
+    def was_suspended(self) -> bool:
+        """Return whether the process was suspended for long, and that is not noted yet."""
+        return self._seconds() - self._alive_at > SUSPENDED_SECONDS
+
+    async def drain(self, seconds: float) -> None:
+        """Let other members take over this one's slots; return when they have, or after a time."""
+        if self._task is None or len(self.view.members) < 2:
+            return
+        self._own = self._own._replace(draining=True)
+        try:
+            await self._pool.run(partial(self._members.join, self._own))
+        except MembersError as error:
+            _log.warning("this server cannot be drained now", error=str(error))
+            return
+        self._wake.set()
+        until = time.monotonic() + seconds
+        while (  # noqa: ASYNC110 - a bounded wait
+            self._view.slots.count(self.node_id) and time.monotonic() < until
+        ):
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+        _log.info("drained", slots_left=self._view.slots.count(self.node_id))
+
+    async def leave(self) -> None:
+        """Stop being a member."""
+        task, self._task = self._task, None
+        if self._alive is not None:
+            self._alive.cancel()
+        if task is None:
+            return
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        try:
+            await self._pool.run(self._members.leave)
+        except MembersError as error:
+            _log.warning("this server's entry stays until its session ends", error=str(error))
+
+    def _changed(self) -> None:
+        """Read soon; called in a thread of the coordinator's client."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_READ_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            if not await self.refresh():
+                await asyncio.sleep(_READ_SECONDS)
+
+    async def refresh(self) -> bool:
+        """Read members and map, and step down if another member may own partitions.
+
+        Returns:
+            Whether they could be read.
+        """
+        try:
+            if self._seconds() - self._refreshed_at > self._session_seconds + 2 * _READ_SECONDS:
+                self._drift("this server was suspended")
+            await self._read()
+        except MembersError as error:
+            LINES.write(_log, "warning", "members and map cannot be read", kind_of(error),
+                        error=str(error))  # fmt: skip
+            silent = self._seconds() - self._read_at > self._session_seconds
+            if silent and len(self._view.members) > 1:
+                # Alone, it goes on: no other server may own its partitions, and if one has come
+                # meanwhile, Kafka's fences protect the log.
+                self._drift("the coordinator cannot be reached")
+            return False
+        except Exception as error:  # noqa: BLE001 - a bug must not end the membership
+            LINES.write(_log, "error", "members and map could not be followed", kind_of(error),
+                        error, error=repr(error))  # fmt: skip
+            return False
+        finally:
+            self._refreshed_at = self._seconds()
+        return True
+
+    def _drift(self, reason: str) -> None:
+        """Step down from all partitions until the map has been read again."""
+        if not self.adrift:
+            self.adrift = True
+            _log.warning("stepping down from all partitions", reason=reason)
+            self._notify()
+
+    async def _read(self) -> None:
+        began = self._seconds()
+        view = await self._pool.run(self._members.read)
+        if self._seconds() - began > self._session_seconds:
+            self._drift("a read took so long that it may be out of date")
+            self._wake.set()
+            return
+        if view.stranger:
+            _log.error("a server without --shared serves this Kafka cluster",
+                       server=view.stranger)  # fmt: skip
+            self.lost.set()
+            self._drift(f"{view.stranger} serves this cluster without --shared")
+            return
+        view = await self._decide(view)
+        changed = self.adrift or view != self._view
+        self._read_at, self.adrift, self._view = began, False, view
+        if changed:
+            self._notify()
+        for each in self.on_read:
+            await each()
+
+    def _notify(self) -> None:
+        for each in self.on_change:
+            each()
+
+    # ------------------------------------------------------------------ the map
+
+    async def _decide(self, view: SharedView) -> SharedView:
+        """Divide the slots anew if the members have changed, unless an older member does."""
+        eligible = [each.node_id for each in view.members.values() if not each.draining]
+        topics = dict(self.topics())
+        wanted = await self._pool.run(partial(_wanted, view.slots, eligible, topics))
+        if wanted is view.slots:
+            self._unlike_since = None
+            return view
+        now = self._seconds()
+        if self._unlike_since is None:
+            self._unlike_since = now
+        rank = _by_age(view).index(self.node_id) if self.node_id in view.members else 1
+        if now - self._unlike_since < rank * _RANK_SECONDS:
+            return view
+        try:
+            slots = await self._pool.run(partial(self._members.write, wanted))
+        except MapConflictError:
+            self._wake.set()
+            return view
+        self._unlike_since = None
+        moved = sum(map(int.__ne__, slots.owners, view.slots.owners))
+        _log.info("slots divided", members=list(slots.members), moved=moved, version=slots.version)
+        return view._replace(slots=slots)
+
+    @property
+    def view(self) -> SharedView:
+        """The members and the map, as of the last read."""
+        return self._view
+
+    def epoch_if_owned(self, partition: TopicPartition) -> int | None:
+        """Return the epoch of a partition's slot if this server owns it by the map, or None."""
+        slots, slot = self._view.slots, slot_of(*partition)
+        if self.adrift or slots.owners[slot] != self.node_id:
+            return None
+        return slots.epochs[slot]
+
+    def owner_of(self, partition: TopicPartition) -> Member | None:
+        """Return a partition's owner, as of the last read; None: it has none, or that is gone."""
+        return self._view.members.get(self._view.slots.owner(partition))
+
+    def leaders(self, topic: str, partitions: int) -> list[int]:
+        """Return the node ids of the owners of a topic's partitions; -1: there is none."""
+        owners, members, first = self._view.slots.owners, self._view.members, slot_of(topic, 0)
+        slots = len(owners)
+        found = (owners[(first + number) % slots] for number in range(partitions))
+        return [owner if owner != NO_OWNER and owner in members else -1 for owner in found]
+
+    def brokers(self) -> list[Member]:
+        """Return the members for clients: those that leave are not listed, this one always is."""
+        found = {node: each for node, each in self._view.members.items() if not each.draining}
+        found.setdefault(self.node_id, self._own)
+        return [found[node] for node in sorted(found)]
+
+    async def fresh_slots(self) -> SlotMap:
+        """Return the map, by a read that begins after this call.
+
+        Raises:
+            LogError: the map cannot be read now.
+        """
+        try:
+            return await self._slots()
+        except MembersError as error:
+            raise LogError(f"the owners of partitions are not known now: {error}") from error
+
+    def still_owns(self, slots: SlotMap, partition: TopicPartition, epoch: int) -> bool:
+        """Return whether this server has owned a partition since an epoch, by a map."""
+        slot = slot_of(*partition)
+        still = slots.owners[slot] == self.node_id and slots.epochs[slot] == epoch
+        if not still:
+            self._wake.set()
+        return still
+
+    async def _read_slots(self) -> SlotMap:
+        return await self._pool.run(self._members.slots)
+
+    def servers(self) -> list[ServerInfo]:
+        """Return all members, for reports."""
+        view = self._view
+        weights = slot_weights(self.topics())
+        partitions: dict[int, int] = {}
+        for owner, weight in zip(view.slots.owners, weights, strict=True):
+            partitions[owner] = partitions.get(owner, 0) + weight
+        order = _by_age(view)
+        return [
+            ServerInfo(
+                member, view.slots.count(node), partitions.get(node, 0), node == self.node_id,
+                node == order[0],
+            )
+            for node, member in sorted(view.members.items())
+        ]  # fmt: skip
+
+    def without_owner(self) -> int:
+        """Return how many known partitions have no live owner."""
+        view = self._view
+        return sum(
+            weight
+            for owner, weight in zip(view.slots.owners, slot_weights(self.topics()), strict=True)
+            if weight and owner not in view.members
+        )
+
+
+def _by_age(view: SharedView) -> list[int]:
+    """Return the node ids, the oldest member first."""
+    return sorted(view.members, key=lambda node: view.members[node].joined)
+
+
+def _wanted(slots: SlotMap, eligible: list[int], topics: Mapping[str, int]) -> SlotMap:
+    return reassigned(slots, eligible, slot_weights(topics))

@@ -1,0 +1,1 @@
+"""Logins and rights on the HTTP listener; by default, every request is allowed."""

@@ -1,0 +1,190 @@
+"""Sends requests about a partition to the active server that owns it: one hop, inside.
+
+A load balancer hides the servers, so clients reach any of them. A redirect would show them, and
+many clients drop their credentials when they follow one.
+"""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+import httpx
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from pidlease.coordination.members import Member
+from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.lease import Lease, LeaseWanted
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine.engine import Engine
+from pidlease.engine.lease_service import UnknownPidError
+from pidlease.engine.named_leases import NameBusyError
+from pidlease.http_api.lease_messages import LeaseAnswer
+from pidlease.http_api.problems import Problem
+from proxy.http.errors import refusal
+from proxy.http.request_memory import HeldBytes
+
+#: Marks a request that another active server has sent on.
+FORWARDED: Final = "pidlease-forwarded"
+#: The response's header with the name of the owner.
+_OWNER: Final = "Pidlease-Owner"
+#: Headers of a request that are sent on; none of them is about the connection.
+_SENT_ON: Final = (
+    "content-type", "content-encoding", "accept", "producer-id", "producer-epoch", "producer-seq",
+    "idempotency-key",
+)  # fmt: skip
+#: Headers of a response that are sent back.
+_SENT_BACK: Final = ("content-type", "retry-after")
+#: Requests in flight to all owners together; more wait. Their bodies are bounded by the memory of
+#: appends in flight.
+_CONNECTIONS_MAX: Final = 200
+_KEPT_MAX: Final = 50
+_SECONDS: Final = 60.0
+_CONNECT_SECONDS: Final = 5.0
+
+
+class OwnerUnreachableError(Exception):
+    """The owner of a partition does not answer, or is unknown."""
+
+
+class OwnerRequests:
+    """Sends requests on to owners of partitions.
+
+    Parameters:
+        engine: returns the engine; None while there is none yet.
+        transport: for tests; None: the network.
+    """
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._engine: Final = engine
+        self._transport: Final = transport
+        self._client: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        """Close the connections to owners."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def send_on(
+        self, request: Request, partition: TopicPartition, body: bytes, budget: ByteBudget
+    ) -> Response:
+        """Have the owner of a partition serve a request.
+
+        Parameters:
+            partition: one that another server owns.
+            body: of the request; the caller accounts for its memory.
+            budget: the memory for the response.
+
+        Returns:
+            The owner's response, or an error: 421 if the request was sent on already, 503 if the
+            owner does not answer.
+        """
+        if FORWARDED in request.headers:
+            text = f"{partition} is not served here: the servers disagree; try again"
+            return refusal(Problem.NOT_OWNER, text)
+        headers = {name: request.headers[name] for name in _SENT_ON if name in request.headers}
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        try:
+            owner = self._owner(partition)
+            with HeldBytes(budget) as held:
+                found = await self._send(owner, request.method, target, headers, body, held)
+        except OwnerUnreachableError as error:
+            return refusal(Problem.APPEND_FAILED, str(error))
+        back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
+        return Response(found.content, found.status_code, {**back, _OWNER: owner.server})
+
+    async def ask(self, wanted: LeaseWanted) -> Lease:
+        """Ask the owner of a partition where a PID continues on it.
+
+        Raises:
+            UnknownPidError: the PID's lease has ended.
+            NameBusyError: the owner cannot be asked now; try again.
+        """
+        partition = TopicPartition(wanted.topic, wanted.partition)
+        try:
+            owner = self._owner(partition)
+            client = self._connected()
+            response = await client.post(
+                f"{owner.http_url}/v1/leases", json=wanted.body(), headers={FORWARDED: "1"}
+            )
+        except (OwnerUnreachableError, httpx.HTTPError, OSError) as error:
+            raise NameBusyError(f"the owner of {partition} cannot be asked now: {error}") from error
+        if response.status_code == HTTPStatus.GONE:
+            raise UnknownPidError(f"PID {wanted.pid} is not leased on {partition}; lease a new one")
+        try:
+            if response.status_code != HTTPStatus.OK:
+                raise NameBusyError(
+                    f"the owner of {partition} answers {response.status_code}; try again"
+                )
+            answer = LeaseAnswer.model_validate_json(response.content)
+        except ValidationError as error:
+            raise NameBusyError(f"the owner of {partition} answers something else") from error
+        return Lease(
+            wanted.topic, wanted.partition, answer.pid, answer.generation, answer.next_sequence,
+            answer.resume_at, answer.expire_ms, name=answer.name or None,
+        )  # fmt: skip
+
+    def _owner(self, partition: TopicPartition) -> Member:
+        """Return the owner of a partition.
+
+        Raises:
+            OwnerUnreachableError: there is none, or it is this server, which takes it over.
+        """
+        engine = self._engine()
+        shared = None if engine is None else engine.shared_cluster
+        owner = None if shared is None else shared.owner_of(partition)
+        if shared is None or owner is None or owner.node_id == shared.node_id:
+            raise OwnerUnreachableError(f"{partition} is being taken over; try again")
+        return owner
+
+    async def _send(
+        self,
+        owner: Member,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        held: HeldBytes,
+    ) -> httpx.Response:
+        """Send a request to an owner.
+
+        Raises:
+            OwnerUnreachableError: it does not answer; whether it did anything is unknown.
+            NoRoomError: there is no memory for its response.
+        """
+        client = self._connected()
+        request = client.build_request(
+            method, owner.http_url + target, content=body, headers={**headers, FORWARDED: "1"}
+        )
+        try:
+            found = await client.send(request, stream=True)
+            try:
+                held.more(int(found.headers.get("content-length", "0")))
+                await found.aread()
+            finally:
+                await found.aclose()
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            raise OwnerUnreachableError(
+                f"{owner.server} owns the partition and did not answer ({type(error).__name__});"
+                " whether it has done this is unknown; send it again"
+            ) from error
+        return found
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
+                limits=httpx.Limits(
+                    max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_KEPT_MAX
+                ),
+                transport=self._transport,
+                trust_env=False,
+                verify=False,  # noqa: S501 - members are reached by http only
+            )
+        return self._client

@@ -1,0 +1,422 @@
+"""Handles requests of clients that have the right to them, and refuses all others.
+
+A request about several topics or groups is handled for those that the client has the right to; the
+others get an error, as in Kafka.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+from kio.schema.errors import ErrorCode
+
+from pidlease.engine.engine import Engine
+from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.kafka.api import (
+    API_ALTER_USER_SCRAM_CREDENTIALS,
+    API_CREATE_ACLS,
+    API_DELETE_ACLS,
+    API_DELETE_TOPICS,
+    API_DESCRIBE_ACLS,
+    API_DESCRIBE_CLIENT_QUOTAS,
+    API_DESCRIBE_USER_SCRAM_CREDENTIALS,
+    API_FETCH,
+    API_METADATA,
+    API_OFFSET_FETCH,
+    API_SASL_AUTHENTICATE,
+    API_SASL_HANDSHAKE,
+)
+from pidlease.kafka.codec.fetch import read_fetch_request
+from pidlease.kafka.codec.messages import (
+    Request,
+    Response,
+    read_request,
+    read_request_slowly,
+    write_request,
+)
+from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from proxy.kafka.access.acls_api import AclsApi
+from proxy.kafka.access.refused_responses import (
+    element_class,
+    refused_response,
+    refused_rows,
+    with_refused,
+)
+from proxy.kafka.access.request_rights import (
+    CLUSTER_REFUSED,
+    RULES,
+    TOPIC_REFUSED,
+    Need,
+    Rule,
+    create_rights,
+)
+from proxy.kafka.access.rewritten_slot import RewrittenSlot
+from proxy.kafka.access.scram_users_api import ScramUsersApi, describe_quotas
+from proxy.kafka.access.secure_connection import SecureConnection
+from proxy.kafka.client_connection import KafkaConnection, Slot
+from proxy.kafka.cluster_api import ClusterApi
+from proxy.kafka.embedded_apis import Apis
+from proxy.kafka.listener_config import ClusterConfig
+from proxy.kafka.metadata_cache import TopicIds
+from proxy.kafka.produce_api import WriteGuard
+from proxy.kafka.request_order import Answered
+from proxy.kafka.served_versions import Versions, advertised
+from proxy.security.acls import Operation, ResourceKind
+from proxy.security.authorizer import Authorizer, Caller, Right
+from proxy.security.security import Security
+
+#: A larger request is decoded while other tasks run, and the connection's next requests wait.
+_AT_ONCE_BYTES: Final = 4 << 10
+#: Lists of topics that are kept, of clients that may not see all.
+_LISTS_MAX: Final = 1000
+#: Topics that are decided about before other tasks run.
+_TOPICS_AT_ONCE: Final = 500
+#: Version 0 cannot ask for no topic at all.
+_METADATA_VERSION_MIN: Final = 1
+#: Later versions ask about several groups at once.
+_OFFSET_FETCH_VERSION_MAX: Final = 7
+
+_LOGIN_VERSIONS: Final[Versions] = {
+    API_SASL_HANDSHAKE: (1, 1),
+    API_SASL_AUTHENTICATE: (0, 2),
+    API_DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
+    API_ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
+    API_DESCRIBE_CLIENT_QUOTAS: (0, 1),
+}
+_ACL_VERSIONS: Final[Versions] = {
+    API_DESCRIBE_ACLS: (1, 3),
+    API_CREATE_ACLS: (1, 3),
+    API_DELETE_ACLS: (1, 3),
+}
+
+
+def secured_versions(versions: Versions, *, login: bool, acls: bool) -> dict[int, tuple[int, int]]:
+    """Return the served versions of a listener with logins or ACLs.
+
+    Parameters:
+        versions: those without.
+    """
+    found = dict(versions)
+    if login:
+        found |= _LOGIN_VERSIONS
+    if acls:
+        found |= _ACL_VERSIONS
+        found[API_METADATA] = (
+            max(_METADATA_VERSION_MIN, found[API_METADATA][0]),
+            (found[API_METADATA][1]),
+        )
+        if API_OFFSET_FETCH in found:
+            low, high = found[API_OFFSET_FETCH]
+            found[API_OFFSET_FETCH] = low, min(high, _OFFSET_FETCH_VERSION_MAX)
+    return found
+
+
+class Guard:
+    """Decides whether connections may write (implements `produce_api.WriteGuard`)."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer: Final = authorizer
+
+    @property
+    def version(self) -> object:
+        """Another object after each change of the ACLs."""
+        return self._authorizer.version
+
+    def may_write(self, connection: KafkaConnection, topic: str) -> bool:
+        """Whether a client may write to a topic."""
+        secured = cast(SecureConnection, connection)
+        if secured.rights_version is self._authorizer.version and topic in secured.may_write_to:
+            return True
+        right = Right(Operation.WRITE, ResourceKind.TOPIC, topic)
+        if not self._authorizer.permits(caller_of(connection), right):
+            return False
+        secured.renew_rights(self._authorizer.version)
+        secured.may_write_to.add(topic)
+        return True
+
+    def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
+        """Whether a client may write with a transactional id."""
+        right = Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, transactional_id)
+        return self._authorizer.permits(caller_of(connection), right)
+
+
+def caller_of(connection: KafkaConnection) -> Caller:
+    """Return the client of a connection.
+
+    Raises:
+        MalformedError: it has not logged in.
+    """
+    caller = cast(SecureConnection, connection).caller
+    if caller is None:
+        raise MalformedError("a request without a login")
+    return caller
+
+
+class SecuredApis:
+    """Puts rights in front of request handlers (implements `embedded_apis.Apis`).
+
+    Parameters:
+        inner: handles what is allowed.
+        config: the address that clients get.
+        security: what the listeners share.
+    """
+
+    def __init__(
+        self, inner: Apis, engine: Engine, config: ClusterConfig, security: Security
+    ) -> None:
+        self._inner: Final = inner
+        self._engine: Final = engine
+        self._config: Final = config
+        self._security: Final = security
+        self._authorizer: Final = security.authorizer
+        self._ids: Final = TopicIds(engine)
+        #: Topics that clients may see, with the versions of ACLs and topics for which this holds.
+        self._lists: dict[Caller, tuple[tuple[object, int], tuple[str, ...] | None]] = {}
+        login, acls = security.config.kafka.login, security.config.acls
+        self.versions: Mapping[int, tuple[int, int]] = secured_versions(
+            inner.versions, login=login, acls=acls
+        )
+        self.topics: TopicAdmin = inner.topics
+        self._describing: Final = ClusterApi(config, advertised(self.versions))
+        self.api_versions = self._describing.api_versions
+        self.produce = inner.produce
+        users, acl_api = ScramUsersApi(security), AclsApi(security)
+        self._own: Final = {
+            API_DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
+            API_ALTER_USER_SCRAM_CREDENTIALS: users.alter,
+            API_DESCRIBE_CLIENT_QUOTAS: describe_quotas,
+            API_DESCRIBE_ACLS: acl_api.describe,
+            API_CREATE_ACLS: acl_api.create,
+            API_DELETE_ACLS: acl_api.delete,
+        }
+        if self._authorizer is not None:
+            inner.restrict_produce(Guard(self._authorizer))
+
+    def start(self) -> None:
+        """Start serving."""
+        self._inner.start()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._inner.close()
+
+    def closed(self, connection: KafkaConnection) -> None:
+        """Drop what belongs to a connection that has ended."""
+        self._inner.closed(connection)
+
+    def restrict_produce(self, guard: WriteGuard) -> None:
+        """Accept only batches that a guard allows, from now on."""
+        self._inner.restrict_produce(guard)
+
+    # ------------------------------------------------------------------ decisions
+
+    def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        """Answer a request of a served version, or refuse it.
+
+        Raises:
+            MalformedError: the frame is not a valid request, or its API has no rule.
+        """
+        rule = RULES.get(header.api_key)
+        if rule is None:
+            raise MalformedError(f"API {header.api_key} has no rule of rights")
+        if rule.anyone:
+            return self._inner.answer(slot, header, frame)
+        if self._authorizer is None:
+            if header.api_key in self._own:
+                # Without ACLs, only a super user may change users.
+                if not self._is_super(slot):
+                    return refused_response(header, read_request(header, frame), CLUSTER_REFUSED)
+                return self._answer_own(slot, header, frame)
+            return self._inner.answer(slot, header, frame)
+        if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
+            return self._inner.answer(slot, header, frame)
+        if len(frame) <= _AT_ONCE_BYTES:
+            return self._decide(slot, header, frame, read_request(header, frame))
+        cast(SecureConnection, slot.connection).hold()
+        return self._decide_slowly(slot, header, frame)
+
+    async def _answer_own(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes:
+        request = await read_request_slowly(header, frame)
+        return await self._own[header.api_key](caller_of(slot.connection), header, request)
+
+    def _is_super(self, slot: Slot) -> bool:
+        return caller_of(slot.connection).principal in self._security.config.super_users
+
+    def _may_fetch(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bool:
+        authorizer, caller = cast(Authorizer, self._authorizer), caller_of(slot.connection)
+        secured = cast(SecureConnection, slot.connection)
+        secured.renew_rights(authorizer.version)
+        request = read_fetch_request(frame, header.body, header.version)
+        for topic, _ in request.topics:
+            if topic not in secured.may_read_from:
+                if not authorizer.allows(caller, Right(Operation.READ, ResourceKind.TOPIC, topic)):
+                    return False
+                secured.may_read_from.add(topic)
+        return True
+
+    async def _decide_slowly(
+        self, slot: Slot, header: RequestHeader, frame: bytearray
+    ) -> bytes | None:
+        try:
+            request = await read_request_slowly(header, frame)
+            answered = self._decide(slot, header, frame, request)
+        finally:
+            cast(SecureConnection, slot.connection).release()
+        return answered if isinstance(answered, bytes) else await answered
+
+    def _decide(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, request: Any
+    ) -> Answered:
+        key = header.api_key
+        rule = RULES[key]
+        caller = caller_of(slot.connection)
+        for need in rule.needs(request):
+            if not self._permits(caller, need):
+                return refused_response(header, request, need.code)
+        if key in self._own:
+            return self._own[key](caller, header, request)
+        array = rule.array(request)
+        items = getattr(request, array) if array else None
+        if items is None:
+            if key == API_METADATA:
+                return self._list_topics(slot, header, frame, request)
+            return self._answer_shown(slot, header, frame, rule)
+        decided = [(item, self._refusal(caller, rule, request, item)) for item in items]
+        refused = [(item, code) for item, code in decided if code is not None]
+        if not refused:
+            if key == API_OFFSET_FETCH:  # it has a list only if it names no topics
+                return self._inner.answer(slot, header, frame)
+            return self._answer_shown(slot, header, frame, rule)
+        kept = tuple(item for item, code in decided if code is None)
+        if rule.together or not (kept or key == API_METADATA):
+            not_tried = [(item, ErrorCode.operation_not_attempted) for item in kept]
+            return refused_rows(header, rule.answers, [*refused, *not_tried])
+        rest = write_request(header, frame, dataclasses.replace(request, **{array: kept}))
+        add = partial(self._add_refused, header, rule, caller, refused)
+        return self._rewritten(slot, header, rest, add)
+
+    def _answer_shown(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, rule: Rule
+    ) -> Answered:
+        """Let the request be answered, and hide what the client may not see."""
+        if rule.hidden is None:
+            return self._inner.answer(slot, header, frame)
+        hide = partial(self._hide, header, rule, caller_of(slot.connection))
+        return self._rewritten(slot, header, frame, hide)
+
+    def _permits(self, caller: Caller, need: Need) -> bool:
+        return cast(Authorizer, self._authorizer).permits(caller, *need.rights)
+
+    def _refusal(
+        self,
+        caller: Caller,
+        rule: Rule,
+        request: Any,
+        item: Any,
+    ) -> ErrorCode | None:
+        """Return the error of an item that the client has no right to; None: it has."""
+        if rule.item is None:
+            return TOPIC_REFUSED
+        named = item
+        by_id = rule is RULES[API_METADATA] or rule is RULES[API_DELETE_TOPICS]
+        if by_id and getattr(item, "name", item) is None:
+            found = self._ids.find(item.topic_id.hex) if item.topic_id is not None else None
+            if found is None:
+                return None  # there is no such topic, and the response says so
+            named = dataclasses.replace(item, name=found.name)
+        need = rule.item(request, named)
+        if not self._permits(caller, need):
+            return need.code
+        if rule is RULES[API_METADATA] and not self._may_create(caller, request, named.name):
+            return need.code
+        return None
+
+    def _may_create(self, caller: Caller, request: Any, topic: str) -> bool:
+        """Whether a Metadata request for a topic may pass: it would create one that is missing."""
+        if topic in self._engine.topics or topic in self._engine.awaited:
+            return True
+        if not self._config.auto_create or not getattr(request, "allow_auto_topic_creation", True):
+            return True
+        return cast(Authorizer, self._authorizer).permits(caller, *create_rights(topic))
+
+    # ------------------------------------------------------------------ lists
+
+    async def _list_topics(
+        self,
+        slot: Slot,
+        header: RequestHeader,
+        frame: bytearray,
+        request: Any,
+    ) -> bytes | None:
+        """Answer a Metadata request for all topics by those that the client may see."""
+        seen = await self._seen(caller_of(slot.connection))
+        if seen is not None:
+            element = element_class(type(request), "topics")
+            fields = {each.name for each in dataclasses.fields(element)}
+            more = {"topic_id": None} if "topic_id" in fields else {}
+            changes: dict[str, Any] = {"topics": tuple(element(name=name, **more) for name in seen)}
+            if hasattr(request, "allow_auto_topic_creation"):
+                changes["allow_auto_topic_creation"] = False
+            frame = write_request(header, frame, dataclasses.replace(request, **changes))
+        answered = self._inner.answer(slot, header, frame)
+        return answered if isinstance(answered, bytes) else await answered
+
+    async def _seen(self, caller: Caller) -> tuple[str, ...] | None:
+        """Return the topics that a client may see; None: all."""
+        authorizer, engine = cast(Authorizer, self._authorizer), self._engine
+        versions = authorizer.version, engine.topics_version
+        kept = self._lists.get(caller)
+        if kept is not None and kept[0] == versions:
+            return kept[1]
+        names = [*engine.topics, *engine.awaited]
+        seen: list[str] = []
+        for first in range(0, len(names), _TOPICS_AT_ONCE):
+            seen += (
+                name for name in names[first : first + _TOPICS_AT_ONCE]
+                if authorizer.allows(caller, Right(Operation.DESCRIBE, ResourceKind.TOPIC, name))
+            )  # fmt: skip
+            await asyncio.sleep(0)
+        found = None if len(seen) == len(names) else tuple(seen)
+        if len(self._lists) >= _LISTS_MAX:
+            self._lists.clear()
+        self._lists[caller] = versions, found
+        return found
+
+    def _hide(self, header: RequestHeader, rule: Rule, caller: Caller, answer: bytes) -> bytes:
+        if rule.hidden is None:
+            return answer
+        response = Request(header.api_key, header.version).decode(bytearray(answer))
+        authorizer = cast(Authorizer, self._authorizer)
+        shown = rule.hidden(response, partial(authorizer.allows, caller))
+        return Response(header.api_key, header.version).encode_entity(header.correlation_id, shown)
+
+    def _add_refused(
+        self,
+        header: RequestHeader,
+        rule: Rule,
+        caller: Caller,
+        refused: list[tuple[Any, ErrorCode]],
+        answer: bytes,
+    ) -> bytes:
+        if rule.hidden is not None and header.api_key != API_OFFSET_FETCH:
+            answer = self._hide(header, rule, caller, answer)
+        return with_refused(header, answer, rule.answers, refused)
+
+    def _rewritten(
+        self,
+        slot: Slot,
+        header: RequestHeader,
+        frame: bytearray,
+        rewrite: Any,
+    ) -> Answered:
+        answered = self._inner.answer(RewrittenSlot(slot, rewrite), header, frame)
+        if isinstance(answered, bytes):
+            return bytes(rewrite(answered))
+
+        async def later() -> bytes | None:
+            answer = await answered
+            return None if answer is None else rewrite(answer)
+
+        return later()

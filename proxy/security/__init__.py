@@ -1,0 +1,1 @@
+"""Authentication and authorisation of the listeners: users, tokens, certificates, ACLs, audit."""

@@ -1,0 +1,86 @@
+"""Checks passwords against SCRAM credentials: for SASL PLAIN, and for HTTP's Basic."""
+
+import asyncio
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from proxy.security.scram_credentials import (
+    SHA_256,
+    SHA_512,
+    Credential,
+    Credentials,
+    StandIns,
+    verifies,
+)
+
+#: Passwords that were right a moment ago: HTTP clients send theirs with each request.
+_KEPT_MAX: Final = 10_000
+#: Checks that wait or run at once; more are refused.
+_WAITING_MAX: Final = 200
+
+
+class TooManyLoginsError(Exception):
+    """So many passwords are being checked that this one must wait for later."""
+
+
+class PasswordCheck:
+    """Checks passwords, in a thread.
+
+    A check of an unknown user takes as long as one of a known user. A password that was right is
+    not hashed again while the user's credential stays the same.
+
+    Parameters:
+        credentials: returns the credentials in force.
+    """
+
+    def __init__(self, credentials: Callable[[], Credentials], stand_ins: StandIns) -> None:
+        self._credentials: Final = credentials
+        self._stand_ins: Final = stand_ins
+        self._secret: Final = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, Credential] = OrderedDict()
+        # One thread: a flood of passwords takes one core at most.
+        self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="passwords")
+        self._waiting = 0
+
+    def close(self) -> None:
+        """End the thread."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def is_right(self, user: str, password: str) -> bool:
+        """Whether a user exists and has this password.
+
+        Raises:
+            TooManyLoginsError: too many passwords are being checked.
+        """
+        credential = self._credential(user)
+        key = self._key(user, password)
+        if self._right.get(key) == credential:
+            return True
+        if self._waiting >= _WAITING_MAX:
+            raise TooManyLoginsError
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            right = await loop.run_in_executor(self._threads, verifies, credential, password)
+        finally:
+            self._waiting -= 1
+        if not right or self._credential(user) != credential:
+            return False
+        self._right[key] = credential
+        if len(self._right) > _KEPT_MAX:
+            self._right.popitem(last=False)
+        return True
+
+    def _credential(self, user: str) -> Credential:
+        found = self._credentials()
+        known = found.get((user, SHA_512)) or found.get((user, SHA_256))
+        return known or self._stand_ins.of(user, SHA_512)
+
+    def _key(self, user: str, password: str) -> bytes:
+        """Return a key from which the password cannot be guessed without this process's secret."""
+        both = f"{len(user)}:{user}{password}".encode(errors="surrogatepass")
+        return hmac.digest(self._secret, both, "sha256")

@@ -1,0 +1,183 @@
+"""What the listeners share for authentication and authorisation, kept up to date.
+
+A task looks at the files once a second: users, ACLs, and certificates. A changed file is read in a
+thread; one that is broken changes nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from pidlease.storage.files import Files
+from proxy.security.acl_file import AclFile, AclFileError
+from proxy.security.acls import Acl
+from proxy.security.audit_log import AuditLog
+from proxy.security.authorizer import Authorizer
+from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.password_check import PasswordCheck
+from proxy.security.scram_credentials import Credential, CredentialFile, Credentials, StandIns
+from proxy.security.security_config import SecurityConfig, SecurityError
+from proxy.security.server_certificates import ServerCertificates
+from proxy.security.token_validator import TokenValidator
+
+#: How often the files are looked at.
+_WATCH_SECONDS: Final = 1.0
+ANONYMOUS: Final = "User:ANONYMOUS"
+_USER_PREFIX: Final = "User:"
+
+_log = structlog.get_logger(__name__)
+
+
+def principal_of(user: str) -> str:
+    """Return the principal of a user."""
+    return _USER_PREFIX + user
+
+
+def user_of(principal: str) -> str:
+    """Return the user of a principal."""
+    return principal.removeprefix(_USER_PREFIX)
+
+
+class Security:
+    """Users, certificates, ACLs and the audit log of a server.
+
+    Parameters:
+        folder: `security` of the data directory.
+
+    Attributes:
+        authorizer: decides by ACLs; None: everything is allowed.
+        certificates: of the listeners with TLS; None: there are none.
+        on_users_removed: called with the names of users that have no credential any more.
+    """
+
+    def __init__(self, config: SecurityConfig, files: Files, folder: Path) -> None:
+        self.config: Final = config
+        self.audit: Final = AuditLog(config.audit_log)
+        self.mapper: Final = PrincipalMapper(config.mapping_rules)
+        self.stand_ins: Final = StandIns()
+        self.credentials: Credentials = {}
+        self.passwords: Final = PasswordCheck(lambda: self.credentials, self.stand_ins)
+        self.tokens: Final = TokenValidator(config.tokens) if config.tokens else None
+        self.certificates: ServerCertificates | None = None
+        self.authorizer: Final = (
+            Authorizer(config.super_users, allow_if_none=config.allow_if_none, audit=self.audit)
+            if config.acls
+            else None
+        )
+        self.on_users_removed: Final[list[Callable[[frozenset[str]], None]]] = []
+        self._users: Final = CredentialFile(files, folder)
+        self._acls: Final = AclFile(files, folder)
+        self._changing: Final = asyncio.Lock()
+        self._marks: dict[Path, object] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read all files, and watch them from now on.
+
+        Raises:
+            CertificateError: a certificate cannot be used.
+            SecurityError: the users or the ACLs cannot be read, or the audit log not written.
+        """
+        config = self.config
+        if config.tls_files is not None and (config.kafka.tls or config.http.tls):
+            self.certificates = await asyncio.to_thread(ServerCertificates, config.tls_files)
+        try:
+            await asyncio.to_thread(self.audit.start)
+            self._marks = await asyncio.to_thread(self._present_marks)
+            self.credentials = await asyncio.to_thread(self._users.read)
+            if self.authorizer is not None:
+                self.authorizer.replace(await asyncio.to_thread(self._acls.read))
+        except (OSError, AclFileError) as error:
+            raise SecurityError(str(error)) from error
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Stop watching, and write the rest of the audit log."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        self.passwords.close()
+        await asyncio.to_thread(self.audit.close)
+
+    # ------------------------------------------------------------------ changes by requests
+
+    async def change_users(
+        self, upserted: Iterable[Credential], deleted: Iterable[tuple[str, str]]
+    ) -> None:
+        """Change credentials, durably.
+
+        Raises:
+            CredentialError: there are too many users.
+            OSError: the credentials may have been changed or not.
+        """
+        async with self._changing:
+            self._use(await asyncio.to_thread(self._users.change, upserted, deleted))
+
+    async def change_acls(self, alter: Callable[[frozenset[Acl]], Iterable[Acl]]) -> None:
+        """Replace the ACLs durably by those that a function returns.
+
+        Raises:
+            AclFileError: the file is broken now, or there would be too many.
+            OSError: the ACLs may have been changed or not.
+        """
+        async with self._changing:
+            changed = await asyncio.to_thread(self._acls.change, alter)
+            if self.authorizer is not None:
+                self.authorizer.replace(changed)
+
+    # ------------------------------------------------------------------ changes of files
+
+    async def reload(self, *, everything: bool = True) -> None:
+        """Read the files again: all, or those that have changed."""
+        async with self._changing:
+            before, after = self._marks, await asyncio.to_thread(self._present_marks)
+            self._marks = after
+            changed = {path for path in after if everything or after[path] != before.get(path)}
+            if self._users.path in changed:
+                try:
+                    self._use(await asyncio.to_thread(self._users.read))
+                except OSError as error:
+                    _log.error("the users were not reloaded; the previous ones stay in force",
+                               error=str(error))  # fmt: skip
+            if self._acls.path in changed and self.authorizer is not None:
+                try:
+                    self.authorizer.replace(await asyncio.to_thread(self._acls.read))
+                    _log.info("ACLs reloaded", entries=len(self.authorizer.acls))
+                except AclFileError as error:
+                    _log.error("the ACLs were not reloaded; the previous ones stay in force",
+                               error=str(error))  # fmt: skip
+            if self.certificates is not None and changed.intersection(self.certificates.paths):
+                await asyncio.to_thread(self.certificates.reload)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            await self.reload(everything=False)
+
+    def _present_marks(self) -> dict[Path, object]:
+        """Return what changes when a file is changed. Blocks."""
+        paths = [self._users.path, self._acls.path]
+        if self.certificates is not None:
+            paths += self.certificates.paths
+        return {path: _mark(path) for path in paths}
+
+    def _use(self, credentials: Credentials) -> None:
+        before = {user for user, _ in self.credentials}
+        self.credentials = credentials
+        removed = frozenset(before - {user for user, _ in credentials})
+        if removed:
+            for each in self.on_users_removed:
+                each(removed)
+
+
+def _mark(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

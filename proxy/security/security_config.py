@@ -1,0 +1,104 @@
+"""How a server is secured, by its settings. Without any, nothing else of this package is loaded."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+#: Of the data directory: the users and the ACLs.
+SECURITY_FOLDER: Final = "security"
+ClientAuth = Literal["none", "requested", "required"]
+
+
+class SecurityError(Exception):
+    """The security cannot be set up as the settings say; the message says why."""
+
+
+class TlsFiles(NamedTuple):
+    """The files of TLS.
+
+    Attributes:
+        certificate: the server's, followed by the intermediate ones (PEM).
+        key: of the certificate (PEM).
+        key_password: of the key; empty: the key is not encrypted.
+        ca: the authorities of clients' certificates (PEM); None: no client has one.
+        client_auth: whether clients must have a certificate.
+    """
+
+    certificate: Path
+    key: Path
+    key_password: str = ""
+    ca: Path | None = None
+    client_auth: ClientAuth = "none"
+
+
+class TokenConfig(NamedTuple):
+    """What tokens must be.
+
+    Attributes:
+        jwks_url: where the issuer's keys are.
+        audiences: one of them must be in the token.
+        user_claim: the claim with the user's name.
+        skew_seconds: how far clocks may be apart.
+        refresh_seconds: how often to read the keys.
+    """
+
+    jwks_url: str
+    audiences: tuple[str, ...]
+    issuer: str
+    user_claim: str = "sub"
+    skew_seconds: float = 30.0
+    refresh_seconds: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """How one listener is secured.
+
+    Attributes:
+        tls: whether connections are encrypted.
+        login: whether clients must log in with a user's name.
+    """
+
+    tls: bool = False
+    login: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is neither."""
+        return not self.tls and not self.login
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityConfig:
+    """How the server is secured; by default, not at all.
+
+    Attributes:
+        mechanisms: of SASL.
+        tls_files: needed if a listener has TLS.
+        mapping_rules: `ssl.principal.mapping.rules`.
+        acls: whether ACLs count.
+        reauth_seconds: how long a login counts at most; 0: without limit.
+        login_seconds: how long a login may take.
+        login_bytes_max: the largest request before the login.
+        tokens: what tokens must be; None: there are no tokens.
+        audit_log: the file; None: there is none.
+    """
+
+    kafka: ListenerSecurity = field(default_factory=ListenerSecurity)
+    http: ListenerSecurity = field(default_factory=ListenerSecurity)
+    mechanisms: tuple[str, ...] = ()
+    tls_files: TlsFiles | None = None
+    mapping_rules: str = "DEFAULT"
+    acls: bool = False
+    super_users: tuple[str, ...] = ()
+    allow_if_none: bool = False
+    reauth_seconds: float = 0.0
+    login_seconds: float = 10.0
+    login_bytes_max: int = 64 << 10
+    tokens: TokenConfig | None = None
+    audit_log: Path | None = None
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is secured."""
+        return self.kafka.is_plain and self.http.is_plain and not self.acls

@@ -1,0 +1,87 @@
+"""Requests on one connection without waiting for responses: these come in the requests' order."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from pidlease.testing.loopback_ports import LOOPBACK
+from tests.http_api.appending import RAW, door, listening, path_of, producer
+
+_HANG_S: Final = 60.0
+_STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+
+
+def post(content: bytes, *headers: str) -> bytes:
+    """An append, as it is on the wire."""
+    lines = [f"POST {path_of()} HTTP/1.1", "host: x", f"content-type: {RAW['content-type']}"]
+    lines += [f"content-length: {len(content)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + content
+
+
+async def exchange(port: int, *sent: bytes) -> bytes:
+    """Send requests in parts, and return all that comes until the end of the connection."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        for part in sent:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), _HANG_S)
+    finally:
+        writer.close()
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(each) for each in _STATUS.findall(answer)]
+
+
+_CHUNKED: Final = (
+    f"POST {path_of()} HTTP/1.1\r\nhost: x\r\ncontent-type: {RAW['content-type']}\r\n"
+    "transfer-encoding: chunked\r\n\r\n"
+).encode()
+
+
+@pytest.mark.parametrize(("appends", "at_once"), [(0, True), (65, True), (65, False)])
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        _CHUNKED + b"1\r\na\r\nno size\r\n" + post(b"after"),
+        b"no request at all\r\n\r\n" + post(b"after"),
+    ],
+    ids=["body", "head"],
+)
+async def test_a_malformed_request_is_refused_in_its_turn(
+    tmp_path: Path, appends: int, at_once: bool, malformed: bytes
+) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        first = b"".join(post(b"%d" % number) for number in range(appends))
+        parts = (first + malformed,) if at_once else (first, malformed)
+        answer = await exchange(port, *parts)
+        assert statuses(answer) == [200] * appends + [400]
+        offsets = [int(each) for each in re.findall(rb'"offset":(\d+)', answer)]
+        assert offsets == list(range(appends))
+        found = [each.value for each in (await here.records()).records]
+        assert found == [b"%d" % number for number in range(appends)]
+
+
+async def test_responses_come_in_the_order_of_the_requests(tmp_path: Path) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        requests, expected = [], []
+        for number in range(70):
+            requests += [
+                post(b"%d" % number, f"idempotency-key: k{number}"),
+                f"GET {path_of()}?offset={number}&max_bytes=1 HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
+                f"GET {path_of('u')} HTTP/1.1\r\nhost: x\r\n\r\n".encode(),
+                post(b"", *(f"{name}: {value!s}" for name, value in producer("p", 0, 99).items())),
+            ]
+            expected += [200, 200, 404, 409]
+        requests[-1] = post(b"last", "connection: close")
+        expected[-1] = 200
+        answer = await exchange(port, b"".join(requests))
+        assert statuses(answer) == expected
+        offsets = re.findall(rb'\{"offset":(\d+),"duplicate"|"offset":(\d+),"timestamp_ms"', answer)
+        stored = [int(one) for one, _ in offsets if one]
+        assert stored == list(range(71))
+        assert [int(other) for _, other in offsets if other] == list(range(70))

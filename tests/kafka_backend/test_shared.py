@@ -1,0 +1,204 @@
+"""Two active servers share a Kafka: each partition has one owner, and each record is there once.
+
+The clients go on whatever happens to one of the servers. What Kafka itself has is held against what
+they were told.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from pidlease.client import LeasedProducer, ProducerError
+from pidlease.core.slots import SLOTS
+from tests.client.loads import loads_for as leased_loads_for
+from tests.crash.clients import Load
+from tests.crash.lives import get_on, loads_for
+from tests.crash.readback import Stored, consume
+from tests.crash.seeds import new_random
+from tests.http_api.appending import RAW, path_of, producer
+from tests.kafka_backend.loads import HttpLoad
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
+from tests.servers.zookeeper import ZooKeeperServer
+
+pytestmark = [needs_kafka, pytest.mark.kafka]
+
+_SESSION_SECONDS = 2.0
+_HANG_S = 300.0
+_PARTITIONS = 6
+
+
+@dataclass
+class Pair:
+    """Two servers that share a Kafka."""
+
+    kafka: KafkaServer
+    a: PidleaseServer
+    b: PidleaseServer
+    topics: list[str] = field(default_factory=list)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.a.bootstrap},{self.b.bootstrap}"
+
+    def topic(self, name: str) -> str:
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        admin.create_topics([NewTopic(name, _PARTITIONS)])[name].result(30)
+        until(lambda: all(self.leaders(name)), "both own some of its partitions")
+        return name
+
+    def leaders(self, topic: str) -> tuple[int, int]:
+        """How many of the topic's partitions each server serves."""
+        return tuple(_served(each, topic) for each in (self.a, self.b))  # type: ignore[return-value]
+
+    def read_back(self, topic: str, loads: Sequence[Load]) -> list[Stored]:
+        for load in loads:
+            load.finish(_HANG_S)
+        stored = consume(self.kafka.bootstrap, topic, _PARTITIONS, markers=True)
+        for load in loads:
+            load.ledger.check(stored)
+        return stored
+
+
+def _served(server: PidleaseServer, topic: str) -> int:
+    status, body = server.get("/v1/status")
+    assert status == 200
+    found = [each for each in json.loads(body)["partitions"] if each["topic"] == topic]
+    return sum("elsewhere" not in each for each in found) if len(found) == _PARTITIONS else 0
+
+
+@pytest.fixture(scope="module")
+def pair(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both run at the beginning and the end of each test."""
+    folder = tmp_path_factory.mktemp("pair")
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper"))
+        settings: dict[str, Any] = {
+            "zookeeper": f"{zookeeper.hosts}/p", "shared": "true", "log_level": "info",
+            "zookeeper_session_seconds": str(_SESSION_SECONDS), "snapshot_batches": "100",
+            "upstream_metadata_seconds": "0.5",
+        }  # fmt: skip
+        a, b = (stack.enter_context(in_front_of(kafka, folder / name, **settings)) for name in "ab")
+        a.start()
+        b.start()
+        yield Pair(kafka, a, b)
+        assert [each.stop() for each in (a, b)] == [0, 0]
+
+
+@pytest.mark.timeout(900)
+def test_faults_of_an_owner(pair: Pair) -> None:
+    """It is killed, suspended for longer than its session, and drained, under all kinds of load."""
+    random = new_random("shared-faults")
+    topic = pair.topic(f"faults-{pair.a.kafka_port}")
+    loads = _loads(pair, topic, random)
+    get_on(loads, within_s=_HANG_S)
+
+    served, _ = pair.leaders(topic)
+    assert served
+    pair.a.kill9()
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
+    get_on(loads, within_s=_HANG_S)
+    pair.a.start()
+    until(lambda: all(pair.leaders(topic)), "both own some again")
+    get_on(loads, within_s=_HANG_S)
+
+    os.kill(pair.a.pid, signal.SIGSTOP)
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
+    time.sleep(random.random())  # clients that do not wait for the suspended one get on
+    os.kill(pair.a.pid, signal.SIGCONT)
+    until(lambda: all(pair.leaders(topic)), "both own some again")
+    get_on(loads, within_s=_HANG_S)
+    assert "partitions handed over" in pair.a.log_text(), "it went on for a moment"
+
+    assert pair.a.stop() == 0
+    assert re.search(r"drained +slots_left=0", pair.a.log_text())
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one owns all")
+    get_on(loads, within_s=_HANG_S)
+    stored = pair.read_back(topic, loads)
+    assert pair.b.metric("pidlease_partitions_taken_over_total") >= 3 * served
+    pair.a.start()
+    print(f"{served} partitions lost their owner three times; {len(stored)} records")
+
+
+def _loads(pair: Pair, topic: str, random: Random) -> list[Load]:
+    kafka = loads_for(pair.bootstrap, topic, _PARTITIONS, random)
+    leased = leased_loads_for(pair.b, pair.bootstrap, topic, _PARTITIONS, random)
+    http = HttpLoad(pair.b, topic, _PARTITIONS, Random(random.random()))
+    loads: list[Load] = [*kafka, *leased, http]
+    for load in loads:
+        load.start()
+    return loads
+
+
+async def test_a_name_is_fenced_at_both_servers(pair: Pair) -> None:
+    topic = await asyncio.to_thread(pair.topic, f"fenced-{pair.a.kafka_port}")
+    due: dict[int, list[bytes]] = {number: [] for number in range(_PARTITIONS)}
+
+    def producer_of(leases: PidleaseServer) -> LeasedProducer:
+        return LeasedProducer(
+            bootstrap_servers=pair.bootstrap, leases=leases.http_url, name="one",
+            request_timeout_ms=60_000,
+        )  # fmt: skip
+
+    async def write(to: LeasedProducer, text: bytes) -> None:
+        for number, values in due.items():
+            sent = await to.send_and_wait(topic, text, partition=number)
+            assert (sent.sequence, sent.duplicate) == (len(values), False)
+            values.append(text)
+
+    stale = producer_of(pair.a)
+    await stale.start()
+    await write(stale, b"before")
+    async with producer_of(pair.b) as fresh:
+        await write(fresh, b"after")
+        for number in due:
+            with pytest.raises(ProducerError, match="fenced"):
+                await stale.send_and_wait(topic, b"late", partition=number)
+        await write(fresh, b"at last")
+    with suppress(ProducerError):
+        await stale.stop()
+    found = await asyncio.to_thread(consume, pair.kafka.bootstrap, topic, _PARTITIONS, markers=True)
+    for number, values in due.items():
+        assert [each.value for each in found if each.partition == number] == values
+
+
+def test_http_by_any_server(pair: Pair) -> None:
+    topic = pair.topic(f"http-{pair.a.kafka_port}")
+    owners: dict[int, set[str]] = {}
+    for seq, server in enumerate((pair.a, pair.b, pair.a)):
+        for number in range(_PARTITIONS):
+            url = f"{server.http_url}{path_of(topic, number)}"
+            headers: dict[str, Any] = {**RAW, **producer("any", 0, seq)}
+            answer = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            assert (answer.status_code, answer.json()["duplicate"]) == (200, False), answer.text
+            owners.setdefault(number, set()).add(answer.headers.get("pidlease-owner", "")[:1])
+            again = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            assert again.json()["duplicate"], again.text
+            if "pidlease-owner" in answer.headers:
+                marked = {**headers, "pidlease-forwarded": "1"}
+                refused = httpx.post(url, content=b"x", headers=marked, timeout=60)
+                assert (refused.status_code, refused.json()["code"]) == (421, "not_owner")
+            records = httpx.get(url, params={"offset": 0}, timeout=60).json()["records"]
+            assert [each["value"] for each in records] == list(map(str, range(seq + 1)))
+    # Each partition was reached by its owner, and by the other server.
+    assert all(len(each) == 2 for each in owners.values())
+    shown = httpx.get(f"{pair.a.http_url}/v1/servers", timeout=60).json()
+    assert sum(each["slots"] for each in shown["servers"]) == SLOTS
+    assert min(each["slots"] for each in shown["servers"]) > SLOTS // 4
+    assert [each["responds"] for each in shown["servers"]] == [True, False]
+    assert shown["partitions_without_owner"] == 0

@@ -1,0 +1,156 @@
+"""Broken security: a check of logins, rights, tokens, certificates or audit is left out."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_CONNECTION: Final = "proxy/kafka/access/secure_connection.py"
+_LOGIN: Final = "proxy/kafka/access/sasl_login.py"
+_APIS: Final = "proxy/kafka/access/secured_apis.py"
+_PRODUCE: Final = "proxy/kafka/produce_api.py"
+_HTTP: Final = "proxy/http/access/http_access.py"
+_ACLS: Final = "proxy/security/acls.py"
+_LOGINS: Final = "tests/secure/test_logins.py"
+_IN_FORCE: Final = "tests/secure/test_acls_in_force.py"
+_MATRIX: Final = "tests/secure/test_rights_matrix.py"
+_TLS: Final = "tests/secure/test_tls.py"
+_HTTP_TESTS: Final = "tests/secure/test_http_access.py"
+_RULES: Final = "tests/secure/test_acl_rules.py"
+_TOKENS: Final = "tests/secure/test_tokens.py"
+
+SECURITY: Final = (
+    Mutant(
+        "requests are served before a login",
+        _CONNECTION,
+        "            if key not in _ALLOWED[self.login.state]:\n",
+        "            if key < 0:\n",
+        (f"{_LOGINS}::test_nothing_else_is_served_before_the_login",),
+    ),
+    Mutant(
+        "a large request is read before a login",
+        _CONNECTION,
+        "        self.request_bytes_max = security.config.login_bytes_max\n",
+        "        pass\n",
+        (f"{_LOGINS}::test_a_large_request_before_the_login_closes",),
+    ),
+    Mutant(
+        "a session never ends",
+        _CONNECTION,
+        "        if not self._open or self.last_read >= self._expires:\n",
+        "        if not self._open:\n",
+        (f"{_LOGINS}::test_a_session_ends_and_may_be_renewed",),
+    ),
+    Mutant(
+        "a renewed login may be of another user",
+        _LOGIN,
+        "        if before is not None and before.principal != principal:\n",
+        "        if before is not None and not principal:\n",
+        (f"{_LOGINS}::test_a_renewal_changes_neither_user_nor_mechanism",),
+    ),
+    Mutant(
+        "a password is not checked",
+        _LOGIN,
+        "            if not await self._security.passwords.is_right(user, password):\n",
+        "            if not user:\n",
+        (f"{_LOGINS}::test_plain_refuses",),
+    ),
+    Mutant(
+        "an unknown user has another salt each time",
+        "proxy/security/scram_credentials.py",
+        '        seed = hmac.digest(self._secret, f"{mechanism}:{user}"'
+        '.encode(errors="replace"), "sha512")\n',
+        "        seed = secrets.token_bytes(64)\n",
+        (f"{_LOGINS}::test_an_unknown_user_has_the_same_salt_each_time",),
+    ),
+    Mutant(
+        "a removed user's connections stay open",
+        "proxy/kafka/access/secure_listener.py",
+        "                if user in users:\n",
+        "                if not user:\n",
+        (f"{_LOGINS}::test_a_removed_user_loses_the_connection",),
+    ),
+    Mutant(
+        "the template of a Produce ignores a revocation",
+        _PRODUCE,
+        "        if self._guard.version is not self._guard_version:\n",
+        "        if self._guard is None:\n",
+        (f"{_IN_FORCE}::test_the_template_of_the_last_produce_obeys_a_revocation",),
+    ),
+    Mutant(
+        "a Produce is not checked",
+        _PRODUCE,
+        "            parts = self._allowed(self._guard, reply, request)\n",
+        "            pass\n",
+        (f"{_IN_FORCE}::test_only_who_may_write_produces",),
+    ),
+    Mutant(
+        "refused items of a request are passed on",
+        _APIS,
+        "        kept = tuple(item for item, code in decided if code is None)\n",
+        "        kept = tuple(item for item, code in decided)\n",
+        (f"{_MATRIX}::test_a_part_is_refused_and_the_rest_is_passed_on",),
+    ),
+    Mutant(
+        "topics are found by their ids without a right",
+        _APIS,
+        "            named = dataclasses.replace(item, name=found.name)\n",
+        "            return None\n",
+        (f"{_IN_FORCE}::test_metadata_shows_only_what_a_client_may_see",),
+    ),
+    Mutant(
+        "an allowance wins over a denial",
+        _ACLS,
+        "            return False\n        return any(\n",
+        "            pass\n        return any(\n",
+        (f"{_RULES}::test_decisions",),
+    ),
+    Mutant(
+        "a literal name is a prefix",
+        _ACLS,
+        "            if acl.pattern is Pattern.LITERAL:\n",
+        "            if acl.pattern is None:\n",
+        (f"{_RULES}::test_decisions",),
+    ),
+    Mutant(
+        "the server's own ids are for super users",
+        "proxy/security/authorizer.py",
+        "        if kind is ResourceKind.TRANSACTIONAL_ID and name.startswith(OWN_PREFIX):\n",
+        "        if not kind:\n",
+        (f"{_RULES}::test_super_users_and_the_server_s_own_ids",),
+    ),
+    Mutant(
+        "a removed authority is trusted by resumed sessions",
+        "proxy/security/server_certificates.py",
+        "        connection.context = self._newest\n",
+        "        pass\n",
+        (f"{_TLS}::test_a_removed_authority_is_no_longer_trusted",),
+    ),
+    Mutant(
+        "a mapping rule matches a part of a name",
+        "proxy/security/certificate_names.py",
+        "    found = rule.pattern.fullmatch(name)\n",
+        "    found = rule.pattern.search(name)\n",
+        (f"{_TLS}::test_mapping_rules",),
+    ),
+    Mutant(
+        "a token's issuer is not checked",
+        "proxy/security/token_validator.py",
+        "                issuer=config.issuer, leeway=",
+        "                leeway=",
+        (f"{_TOKENS}::test_invalid_tokens",),
+    ),
+    Mutant(
+        "an HTTP route without a row is served",
+        _HTTP,
+        "        if found is None:\n",
+        "        if found is None and not known:\n",
+        (f"{_HTTP_TESTS}::test_a_route_without_a_row_is_refused_even_to_who_may_do_all",),
+    ),
+    Mutant(
+        "an HTTP password counts after its user was removed",
+        "proxy/security/password_check.py",
+        "        if self._right.get(key) == credential:\n",
+        "        if key in self._right:\n",
+        (f"{_HTTP_TESTS}::test_a_removed_user_is_refused_at_once",),
+    ),
+)

@@ -1,0 +1,325 @@
+"""Logins on the Kafka listener: before one nothing is served, and nothing passes it."""
+
+import asyncio
+import struct
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from scramp import ScramClient
+
+from pidlease.kafka.api import API_METADATA
+from proxy.kafka.access import secure_listener
+from proxy.kafka.access.secure_connection import SecureConnection
+from proxy.kafka.served_versions import SERVED_VERSIONS
+from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
+from proxy.security.security_config import SecurityConfig
+from tests.kafka_listener.batches import batch
+from tests.kafka_listener.client import WireClient, produced
+from tests.kafka_listener.messages import API_VERSIONS, METADATA, PRODUCE, encode_request
+from tests.secure.secured import (
+    LOGIN,
+    PASSWORDS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Secured,
+    authenticate,
+    handshake,
+    scram,
+    secured,
+)
+
+_LOGINS = SecurityConfig(kafka=LOGIN)
+_FAILED = 58
+_UNSUPPORTED = 33
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_user_logs_in_and_produces(tmp_path: Path, mechanism: str) -> None:
+    async with secured(tmp_path, _LOGINS) as running:
+        async with await running.login("alice", mechanism) as client:
+            await client.create("t")
+            assert (await client.produce("t", batch([b"a"]))).offset == 0
+            assert (await client.fetch("t")).code == 0
+        (line, *_) = [each for each in running.audit() if each["event"] == "login"]
+    assert (line["principal"], line["outcome"], line["operation"]) == (
+        "User:alice", "success", mechanism,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("alice", "wrong"), ("nobody", "wrong"), ("bob", "x")]
+)
+async def test_a_wrong_login_gets_the_same_answer_for_all(
+    tmp_path: Path, user: str, password: str
+) -> None:
+    async with secured(tmp_path, _LOGINS) as running, await running.connect() as client:
+        await handshake(client, "SCRAM-SHA-256")
+        login = ScramClient(["SCRAM-SHA-256"], user, password)
+        first = await authenticate(client, login.get_client_first().encode())
+        assert first.error_code == 0
+        login.set_server_first(bytes(first.auth_bytes).decode())
+        body = await authenticate(client, login.get_client_final().encode())
+        assert (body.error_code, body.error_message) == (_FAILED, "Authentication failed")
+        assert bytes(body.auth_bytes) == b""
+        assert await client.is_closed()
+
+
+async def test_an_unknown_user_has_the_same_salt_each_time(tmp_path: Path) -> None:
+    async with secured(tmp_path, _LOGINS) as running:
+        salts = set()
+        for _ in range(2):
+            async with await running.connect() as client:
+                await handshake(client, "SCRAM-SHA-512")
+                login = ScramClient(["SCRAM-SHA-512"], "nobody", "x")
+                body = await authenticate(client, login.get_client_first().encode())
+                login.set_server_first(bytes(body.auth_bytes).decode())
+                salts.add(str(login.salt))
+    assert len(salts) == 1
+
+
+def test_a_stand_in_looks_like_a_credential() -> None:
+    real = credential_for("alice", SHA_256, "x")
+    fake = StandIns().of("nobody", SHA_256)
+    assert (fake.iterations, len(fake.salt), len(fake.stored_key)) == (
+        real.iterations, len(real.salt), len(real.stored_key),
+    )  # fmt: skip
+
+
+#: Each API, and one between those that exist.
+_KEYS = sorted({*SERVED_VERSIONS, 4, 24, 29, 30, 31, 50, 51, 75, 999})
+
+
+@pytest.mark.parametrize("step", ["first", "after handshake", "after client first"])
+async def test_nothing_else_is_served_before_the_login(tmp_path: Path, step: str) -> None:
+    """Attack 1: every API key and version, before and between the steps of a login."""
+    async with secured(tmp_path, _LOGINS) as running:
+        seen: list[int] = []
+        apis = running.server.door._apis
+
+        def spy_on(name: str) -> None:
+            handle = getattr(apis, name)
+
+            def spy(slot: Any, header: Any, frame: bytearray) -> Any:
+                seen.append(header.api_key)
+                return handle(slot, header, frame)
+
+            setattr(apis, name, spy)
+
+        spy_on("answer")
+        spy_on("produce")
+        for key in _KEYS:
+            low, high = SERVED_VERSIONS.get(key, (0, 1))
+            for version in range(low, high + 1):
+                allowed = {"first": (API_VERSIONS, SASL_HANDSHAKE)}.get(step, (SASL_AUTHENTICATE,))
+                if key in allowed:
+                    continue
+                await _is_refused(running, step, key, version)
+        assert seen == []
+
+
+async def _is_refused(running: Secured, step: str, key: int, version: int) -> None:
+    async with await running.connect() as client:
+        if step != "first":
+            await handshake(client, "SCRAM-SHA-256")
+        if step == "after client first":
+            login = ScramClient(["SCRAM-SHA-256"], "alice", PASSWORDS["alice"])
+            await authenticate(client, login.get_client_first().encode())
+        client.send_frame(struct.pack(">hhih", key, version, 7, -1) + bytes(40))
+        assert await client.is_closed(), (step, key, version)
+
+
+async def test_requests_after_a_refused_one_are_not_handled(tmp_path: Path) -> None:
+    """A Produce that is sent together with a login, or with what precedes one, does nothing."""
+    async with secured(tmp_path, _LOGINS) as running:
+        async with await running.login("root") as root:
+            await root.create("t")
+        data = encode_request(PRODUCE, 9, produced([("t", 0, batch([b"stolen"]))]))
+        async with await running.connect() as client:
+            await handshake(client, "SCRAM-SHA-256")
+            login = ScramClient(["SCRAM-SHA-256"], "alice", "wrong")
+            body = await authenticate(client, login.get_client_first().encode())
+            login.set_server_first(bytes(body.auth_bytes).decode())
+            client.send(SASL_AUTHENTICATE, 2, auth_bytes=login.get_client_final().encode())
+            client.send_frame(data)
+            assert (await client.receive()).error_code == _FAILED
+            assert await client.is_closed()
+        async with await running.login("root") as root:
+            assert (await root.fetch("t")).data == b""
+
+
+async def test_pipelined_steps_are_answered_in_order(tmp_path: Path) -> None:
+    """PLAIN takes a thread; the requests after it wait, and are then served as of the user."""
+    config = SecurityConfig(kafka=LOGIN, mechanisms=("PLAIN",))
+    async with secured(tmp_path, config) as running, await running.connect() as client:
+        client.send(API_VERSIONS, 3)
+        client.send(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        client.send(SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0alice-secret")
+        client.send(METADATA, 9, topics=None)
+        client.send(API_VERSIONS, 3)
+        assert (await client.receive()).error_code == 0
+        assert (await client.receive()).error_code == 0
+        assert (await client.receive()).error_code == 0
+        assert (await client.receive()).brokers
+        assert (await client.receive()).error_code == 0
+
+
+async def test_a_connection_that_ends_during_a_step_leaves_nothing(tmp_path: Path) -> None:
+    config = SecurityConfig(kafka=LOGIN, mechanisms=("PLAIN",))
+    async with secured(tmp_path, config) as running:
+        for _ in range(5):
+            client = await running.connect()
+            client.send(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+            client.send(SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0wrong")
+            client.writer.transport.abort()
+        door = running.server.door
+        while door.connections or door.budget.used:  # noqa: ASYNC110 - the test has a timeout
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("message", [
+    b"", b"alice\0alice-secret", b"bob\0alice\0alice-secret", b"\0alice\0",
+    b"\0alice\0alice-secret\0", b"\xff\0a\0b", b"\0nobody\0alice-secret",
+    b"\0alice\0bob-secret",
+])  # fmt: skip
+async def test_plain_refuses(tmp_path: Path, message: bytes) -> None:
+    config = SecurityConfig(kafka=LOGIN, mechanisms=("PLAIN",))
+    async with secured(tmp_path, config) as running, await running.connect() as client:
+        await handshake(client, "PLAIN")
+        assert (await authenticate(client, message)).error_code == _FAILED
+        assert await client.is_closed()
+
+
+async def test_a_mechanism_that_is_not_enabled_is_refused(tmp_path: Path) -> None:
+    config = SecurityConfig(kafka=LOGIN, mechanisms=("SCRAM-SHA-512",))
+    async with secured(tmp_path, config) as running:
+        for mechanism in ("SCRAM-SHA-256", "PLAIN", "GSSAPI", "", "scram-sha-512"):
+            async with await running.connect() as client:
+                body = await handshake(client, mechanism)
+                assert body.error_code == _UNSUPPORTED
+                assert list(body.mechanisms) == ["SCRAM-SHA-512"]
+                assert await client.is_closed()
+
+
+async def test_a_replayed_login_is_refused(tmp_path: Path) -> None:
+    """Attack 4: the nonce of the server differs in each login."""
+    async with secured(tmp_path, _LOGINS) as running:
+        login = ScramClient(["SCRAM-SHA-256"], "alice", PASSWORDS["alice"], c_nonce="same")
+        async with await running.connect() as client:
+            await handshake(client, "SCRAM-SHA-256")
+            first = login.get_client_first().encode()
+            body = await authenticate(client, first)
+            login.set_server_first(bytes(body.auth_bytes).decode())
+            final = login.get_client_final().encode()
+            assert (await authenticate(client, final)).error_code == 0
+        async with await running.connect() as client:
+            await handshake(client, "SCRAM-SHA-256")
+            assert (await authenticate(client, first)).error_code == 0
+            assert (await authenticate(client, final)).error_code == _FAILED
+
+
+async def test_a_large_request_before_the_login_closes(tmp_path: Path) -> None:
+    async with secured(tmp_path, _LOGINS) as running:
+        for size in (65_537, 1 << 20, (100 << 20) - 1, 2**31 - 1):
+            async with await running.connect() as client:
+                client.send_bytes(struct.pack(">i", size) + bytes(64))
+                assert await client.is_closed()
+        assert running.server.door.budget.used == 0
+
+
+async def test_a_login_that_takes_too_long_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.kafka.kafka_listener._SWEEP_SECONDS", 0.05)
+    config = SecurityConfig(kafka=LOGIN, login_seconds=0.1)
+    async with secured(tmp_path, config) as running, await running.connect() as client:
+        await handshake(client, "SCRAM-SHA-256")
+        assert await client.is_closed(60)
+
+
+async def test_a_flood_without_logins_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack 10: the oldest connections without a login give way; others are served."""
+    monkeypatch.setattr(secure_listener, "LOGINS_MAX", 20)
+    async with secured(tmp_path, _LOGINS) as running:
+        flood: list[WireClient] = []
+        async with await running.login("alice") as alice:
+            flood += [await running.connect() for _ in range(60)]
+            await alice.create("t")
+            async with await running.login("bob") as bob:
+                assert (await bob.metadata("t")).topics
+            assert len(running.server.door.connections) <= 22
+            assert (await alice.produce("t", batch([b"a"]))).code == 0
+        for each in flood:
+            each.writer.transport.abort()
+
+
+async def test_a_removed_user_loses_the_connection(tmp_path: Path) -> None:
+    async with secured(tmp_path, _LOGINS) as running:
+        async with await running.login("alice") as alice, await running.login("bob") as bob:
+            keys = [("alice", "SCRAM-SHA-256"), ("alice", "SCRAM-SHA-512")]
+            await running.security.change_users((), keys)
+            assert await alice.is_closed()
+            assert (await bob.metadata()).brokers
+        async with await running.connect() as client:
+            assert await scram(client, "alice", PASSWORDS["alice"]) == _FAILED
+
+
+async def test_a_session_ends_and_may_be_renewed(tmp_path: Path) -> None:
+    """KIP-368: the client learns the lifetime, logs in again in time, and else is closed."""
+    config = SecurityConfig(kafka=LOGIN, reauth_seconds=3600)
+    async with secured(tmp_path, config) as running, await running.login("alice") as client:
+        connection = cast(SecureConnection, next(iter(running.server.door.connections)))
+        assert 0 < connection._expires < float("inf")
+        before = connection._expires
+        assert await scram(client, "alice", PASSWORDS["alice"]) == 0
+        assert connection._expires > before
+        assert (await client.metadata()).brokers
+        connection._expires = 0.0
+        client.send(API_METADATA, 9, topics=None)
+        assert await client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("user", "mechanism"), [("bob", "SCRAM-SHA-256"), ("alice", "SCRAM-SHA-512")]
+)
+async def test_a_renewal_changes_neither_user_nor_mechanism(
+    tmp_path: Path, user: str, mechanism: str
+) -> None:
+    async with secured(tmp_path, _LOGINS) as running, await running.login("alice") as client:
+        assert await scram(client, user, PASSWORDS[user], mechanism) != 0
+        assert await client.is_closed()
+
+
+async def test_a_produce_between_the_steps_of_a_renewal_closes(tmp_path: Path) -> None:
+    """The template of the last Produce must not let a batch pass, either."""
+    async with secured(tmp_path, _LOGINS) as running, await running.login("alice") as client:
+        await client.create("t")
+        for _ in range(3):
+            assert (await client.produce("t", batch([b"a"]))).code == 0
+        await handshake(client, "SCRAM-SHA-256")
+        client.send_produce("t", batch([b"b"]))
+        assert await client.is_closed()
+
+
+async def test_sasl_is_not_served_without_logins(tmp_path: Path) -> None:
+    config = SecurityConfig(acls=True, allow_if_none=True)
+    async with secured(tmp_path, config) as running, await running.connect() as client:
+        versions = await client.call(API_VERSIONS, 3)
+        assert SASL_HANDSHAKE not in {each.api_key for each in versions.api_keys}
+        client.send(SASL_HANDSHAKE, 1, mechanism="PLAIN")
+        assert await client.is_closed()
+
+
+async def test_without_acls_only_super_users_change_users(tmp_path: Path) -> None:
+    async with secured(tmp_path, _LOGINS) as running:
+        deletions = [{"name": "bob", "mechanism": 1}]
+        async with await running.login("alice") as alice:
+            body = await alice.call(51, 0, deletions=deletions, upsertions=[])
+            assert [int(each.error_code) for each in body.results] == [31]
+        assert ("bob", "SCRAM-SHA-256") in running.security.credentials
+        async with await running.login("root") as root:
+            body = await root.call(51, 0, deletions=deletions, upsertions=[])
+            assert [int(each.error_code) for each in body.results] == [0]
+        assert ("bob", "SCRAM-SHA-256") not in running.security.credentials

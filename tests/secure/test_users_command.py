@@ -1,0 +1,62 @@
+"""`pidlease users`: passwords come from files, the environment or stdin, and are not kept."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from proxy.cli.users_command import users_cli
+
+
+def _run(folder: Path, *command: str, stdin: str = "", **env: str) -> Result:
+    options = [*command, "--data-dir", str(folder)]
+    return CliRunner().invoke(users_cli, options, input=stdin, env=env)
+
+
+def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("From-a-file\nand more\n")
+    data = tmp_path / "data"
+    for result in (
+        _run(data, "add", "a", stdin="From-stdin\n"),
+        _run(data, "add", "b", "--password-file", str(file)),
+        _run(data, "add", "c", PIDLEASE_USER_PASSWORD="From-the-environment"),
+        _run(data, "add", "a", "--iterations", "8192", stdin="Changed\n"),
+    ):
+        assert result.exit_code == 0, result.output
+    listed = _run(data, "list").output.splitlines()
+    assert [line.partition(":")[0] for line in listed] == ["a", "b", "c"]
+    assert "8192" in listed[0]
+    content = (data / "security" / "users").read_bytes()
+    for secret in (b"From-", b"Changed", b"and more"):
+        assert secret not in content
+    assert _run(data, "remove", "b").exit_code == 0
+    assert "b:" not in _run(data, "list").output
+
+
+@pytest.mark.parametrize(("command", "stdin", "message"), [
+    (("remove", "nobody"), "", "there is no user nobody"),
+    (("add", "*"), "x\n", "no name that a user can have"),
+    (("add", " a"), "x\n", "no space around it"),
+    (("add", "a"), "\n", "1 to 1024 bytes"),
+    (("add", "a", "--password-file", "/absent"), "", "absent"),
+    (("add", "a", "--iterations", "100"), "x\n", "4096"),
+    (("add", "a\u00aa"), "x\n", "SASLprep"),
+])  # fmt: skip
+def test_what_is_refused(
+    tmp_path: Path, command: tuple[str, ...], stdin: str, message: str
+) -> None:
+    result = _run(tmp_path, *command, stdin=stdin)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "security" / "users").exists()
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    assert _run(tmp_path, "add", "a", stdin="x\n").exit_code == 0
+    path = tmp_path / "security" / "users"
+    path.write_bytes(path.read_bytes().replace(b"8", b"9"))
+    for command in (("list",), ("remove", "a"), ("add", "b")):
+        result = _run(tmp_path, *command, stdin="x\n")
+        assert result.exit_code == 2
+        assert "is damaged" in result.output

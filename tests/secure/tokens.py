@@ -1,0 +1,53 @@
+"""An issuer of JWTs for tests."""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+ISSUER: Final = "https://issuer.test/"
+AUDIENCE: Final = "pidlease"
+
+
+class Issuer:
+    """An issuer with an RSA key `rsa` and an EC key `ec`."""
+
+    def __init__(self) -> None:
+        self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.ec = ec.generate_private_key(ec.SECP256R1())
+
+    def jwks(self) -> bytes:
+        keys = []
+        for kid, algorithm, key in (
+            ("rsa", "RS256", jwt.algorithms.RSAAlgorithm.to_jwk(self.rsa.public_key())),
+            ("ec", "ES256", jwt.algorithms.ECAlgorithm.to_jwk(self.ec.public_key())),
+        ):
+            keys.append({**json.loads(key), "kid": kid, "alg": algorithm, "use": "sig"})
+        return json.dumps({"keys": keys}).encode()
+
+    def token(self, *, kid: str = "rsa", algorithm: str = "RS256", **claims: Any) -> str:
+        now = time.time()
+        values = {"sub": "alice", "iss": ISSUER, "aud": AUDIENCE, "exp": now + 600, **claims}
+        values = {name: value for name, value in values.items() if value is not None}
+        key: Any = self.ec if algorithm.startswith("ES") else self.rsa
+        return jwt.encode(values, key, algorithm=algorithm, headers={"kid": kid})
+
+    def public_pem(self) -> bytes:
+        return self.rsa.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+
+def unsigned(header: dict[str, Any], claims: dict[str, Any], key: bytes | None = None) -> str:
+    """A token that no library makes: without a signature, or signed by HMAC with any key."""
+    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=")
+             for each in (header, claims)]  # fmt: skip
+    signed = b".".join(parts)
+    signature = hmac.digest(key, signed, hashlib.sha256) if key is not None else b""
+    return (signed + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()

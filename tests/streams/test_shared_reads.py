@@ -1,0 +1,113 @@
+"""Many readers at the end of one stream share a read, and none gets what is deleted."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pidlease.testing.loopback_ports import LOOPBACK
+from tests.http_api.appending import Door, door, listening
+
+_HANG_S = 60.0
+_READERS = 40
+_PATH = "/v1/stream/s"
+_TEXT = {"content-type": "text/plain"}
+
+
+def client_of(here: Door) -> httpx.AsyncClient:
+    """A client without a network between."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(here.app), base_url="http://pidlease")
+
+
+async def made(here: Door, client: httpx.AsyncClient, *values: str) -> Any:
+    """A stream with values; its partition."""
+    assert (await client.put(_PATH, headers=_TEXT)).status_code == 201
+    for value in values:
+        reply = await client.post(_PATH, content=value, headers=_TEXT)
+        assert reply.status_code == 204
+    partition = here.server.engine.partition("s", 0)
+    assert partition is not None
+    return partition
+
+
+async def test_deleted_values_are_not_served_from_memory(tmp_path: Path) -> None:
+    async with door(tmp_path) as here, client_of(here) as client:
+        partition = await made(here, client, "a", "b")
+        for _ in range(2):  # the second one from memory
+            assert (await client.get(_PATH)).content == b"ab"
+        await partition.delete_records(1)
+        reply = await client.get(_PATH)
+        assert (reply.status_code, reply.json()["code"]) == (410, "stream_truncated")
+        rest = f"{_PATH}?offset=0000000000000000_0000000000000001"
+        assert (await client.get(rest)).content == b"b"
+
+
+async def test_readers_at_the_end_share_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port, client_of(here) as client:
+        partition = await made(here, client, "a")
+        reads = 0
+        read = partition.log.read
+
+        async def counted(*arguments: int) -> bytes:
+            nonlocal reads
+            reads += 1
+            await asyncio.sleep(0)  # as a thread's read takes its time
+            found: bytes = await read(*arguments)
+            return found
+
+        monkeypatch.setattr(partition.log, "read", counted)
+        url, limits = f"http://{LOOPBACK}:{port}", httpx.Limits(max_connections=None)
+        async with (
+            asyncio.timeout(_HANG_S),
+            httpx.AsyncClient(base_url=url, limits=limits, timeout=None) as listeners,
+            asyncio.TaskGroup() as group,
+        ):  # fmt: skip
+            kinds = ["long-poll"] * _READERS + ["sse"] * _READERS
+            readers = [group.create_task(first_of(listeners, kind)) for kind in kinds]
+            while len(partition._watchers) < len(readers):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+            for gone in (readers[0], readers[-1]):
+                gone.cancel()
+            assert (await client.post(_PATH, content="b", headers=_TEXT)).status_code == 204
+        assert all(each.result() == "b" for each in readers[1:-1])
+        assert 1 <= reads < len(readers) // 4
+
+
+async def first_of(client: httpx.AsyncClient, live: str) -> str:
+    """The first values that a reader at the end of the stream gets."""
+    path = f"{_PATH}?offset=now&live={live}"
+    async with client.stream("GET", path) as response:
+        if live == "long-poll":
+            return (await response.aread()).decode()
+        async for line in response.aiter_lines():
+            if line.startswith("data:b"):
+                return line.removeprefix("data:")
+    return ""
+
+
+async def test_a_reader_that_leaves_does_not_end_the_read_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door(tmp_path) as here, client_of(here) as client:
+        partition = await made(here, client, "a")
+        began, go_on = asyncio.Event(), asyncio.Event()
+        read = partition.log.read
+
+        async def held(*arguments: int) -> bytes:
+            began.set()
+            await go_on.wait()
+            found: bytes = await read(*arguments)
+            return found
+
+        monkeypatch.setattr(partition.log, "read", held)
+        readers = [asyncio.create_task(client.get(_PATH)) for _ in range(3)]
+        await began.wait()
+        readers[0].cancel()
+        await asyncio.wait([readers[0]])
+        go_on.set()
+        async with asyncio.timeout(_HANG_S):
+            assert [(await each).content for each in readers[1:]] == [b"a", b"a"]

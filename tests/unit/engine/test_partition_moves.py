@@ -1,0 +1,311 @@
+"""Partitions that move between active servers: takeovers, hand-overs, and the fences of names."""
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from typing_extensions import override
+
+from pidlease.coordination.fence_log import Fence
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.file.file_sequence import FileSequence
+from pidlease.coordination.members import Member
+from pidlease.coordination.name_bindings import Binding
+from pidlease.coordination.pid_sequence import Coordination
+from pidlease.core.log_config import LogConfig
+from pidlease.core.pid import Policy, make_pid
+from pidlease.core.slots import SlotMap, slot_of
+from pidlease.engine.append_outcome import FENCED_FOR_EVER, Status
+from pidlease.engine.engine import Engine, EngineConfig
+from pidlease.engine.partition import Partition
+from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.log.segments.data_directory import DataDirectory
+from pidlease.storage.errors import LogError
+from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.topics.topic_store import Topic
+from tests.sim.batches import TIME_MS
+from tests.sim.files import SimFiles
+from tests.sim.pool import SeededPool
+from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, LEASE_MS, NEVER, Server
+from tests.unit.engine.shared_memory import Coordinator, Link, MemoryFences
+
+NOT_OWNER, FENCED = Status.NOT_OWNER, Status.FENCED
+ME, OTHER = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def _moves_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: SharedCluster) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SharedCluster, "_run", never)
+    # Topics of the simulated directory come as those of Kafka do.
+    monkeypatch.setattr(DataDirectory, "made_by_others", True)
+
+
+class SharedServer(Server):
+    """An active server of two; the test writes the map."""
+
+    def __init__(self, files: SimFiles, now_ms: int = TIME_MS) -> None:
+        super().__init__(files, now_ms)
+        self.shared = Coordinator()
+        self.fence_log = MemoryFences()
+
+    @override
+    async def start(self, *, retention_bytes: int = -1) -> "SharedServer":
+        pool = SeededPool(asyncio.get_running_loop(), Random(0))
+        folder = DataDirectory(self.files, DATA, LogConfig(1200, retention_ms=-1), pool)
+        sequence = FileSequence(
+            self.files, folder.sequence, "me", lambda: self.now_ms, 2 * LEASE_MS
+        )
+        snapshots = SnapshotStore(self.files, folder.snapshots)
+        names = FileNames(self.files, folder.names)
+        coordination = Coordination(sequence, names, fences=self.fence_log)
+        self.link = Link(self.shared)
+        own = Member(ME, "host:1", "127.0.0.1", 9001, "http://x")
+        self.shared.members[OTHER] = own._replace(node_id=OTHER, server="host:2", joined=1)
+        self.cluster = SharedCluster(self.link, own, pool, 10.0, lambda: self.shared.now)
+        config = EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER)
+        self.engine = Engine(
+            folder, snapshots, coordination, pool, config, lambda: self.now_ms, shared=self.cluster
+        )
+        await self.engine.start()
+        assert self.engine.moves is not None
+        self.engine.moves.start()
+        await self.cluster.join()
+        await self.engine.follow({"t": Topic("t", "1" * 32, 2, {})})
+        return self
+
+    async def assign(self, owner: int, number: int = 0) -> None:
+        """Let a server own a partition, by the map."""
+        slot, before = slot_of("t", number), self.shared.slots
+        owners, epochs = list(before.owners), list(before.epochs)
+        owners[slot] = owner
+        epochs[slot] += 1
+        members = tuple(sorted(self.shared.members))
+        self.shared.slots = SlotMap(tuple(owners), tuple(epochs), members, before.version + 1)
+        await self.cluster.refresh()
+
+    async def owns(self, number: int = 0) -> Partition:
+        await self.assign(ME, number)
+        await until(lambda: not self.partition(number).elsewhere)
+        return self.partition(number)
+
+    async def gives(self, number: int = 0) -> Partition:
+        await self.assign(OTHER, number)
+        partition = self.partition(number)
+        await until(lambda: bool(partition.elsewhere) and not partition.landing)
+        return partition
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not happened():  # noqa: ASYNC110 - turns of the loop are what is waited for
+            await asyncio.sleep(0)
+
+
+async def started() -> SharedServer:
+    return await SharedServer(SimFiles(1)).start()
+
+
+async def test_a_server_begins_with_no_partition() -> None:
+    server = await started()
+    pid = server.lease()
+    outcome = await server.send(pid, 0)
+    assert (outcome.status, outcome.reason) == (NOT_OWNER, "no server owns it now")
+    await server.owns()
+    assert (await server.send(pid, 0)).status is APPENDED
+    assert (await server.send(pid, 0, partition=1)).status is NOT_OWNER
+
+
+async def test_a_partition_that_comes_back_is_read_anew() -> None:
+    server = await started()
+    before = await server.owns()
+    pid = server.lease()
+    await server.fill(pid, 0, 5)
+    await server.snapshot()
+    await server.fill(pid, 5, 8)
+    assert await server.gives() is before
+    assert not before.producers
+    assert before.elsewhere == "host:2 serves it"
+    assert (await server.send(pid, 8)).status is NOT_OWNER
+    after = await server.owns()
+    assert after is not before
+    assert before.gone
+    assert (await server.send(pid, 7)).status is DUPLICATE
+    assert (await server.send(pid, 8)).status is APPENDED
+    moves = server.engine.moves
+    assert moves is not None
+    assert (moves.taken_over, moves.handed_over) == (2, 1)
+
+
+async def test_what_the_snapshot_had_is_kept_while_another_server_owns_it() -> None:
+    """And goes into later snapshots, so that the next takeover reads little."""
+    server = await started()
+    await server.owns()
+    pid = server.lease()
+    await server.fill(pid, 0, 3)
+    await server.snapshot()
+    await server.fill(pid, 3, 6)
+    await server.gives()
+    held = server.engine._table.held
+    assert [each.next_offset for each in held.rows(())] == [3]
+    for _ in range(3):
+        await server.snapshot()
+    await server.owns()
+    assert (await server.send(pid, 5)).status is DUPLICATE
+    assert len(held) == 0
+
+
+async def test_a_slot_that_went_away_and_came_back_is_taken_over_again() -> None:
+    """Another server may have written, although this one never saw it own the partition."""
+    server = await started()
+    before = await server.owns()
+    refresh, missed = server.cluster.refresh, []
+
+    async def miss() -> bool:
+        missed.append(server.shared.slots)
+        return True
+
+    server.cluster.refresh = miss  # type: ignore[method-assign]
+    await server.assign(OTHER)
+    server.cluster.refresh = refresh  # type: ignore[method-assign]
+    assert missed
+    assert not before.elsewhere
+    after = await server.owns()
+    await until(lambda: server.partition() is not before)
+    after = server.partition()
+    assert after.epoch == before.epoch + 2
+    assert not after.elsewhere
+
+
+async def test_a_partition_that_is_lost_while_its_log_is_read_is_not_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = await started()
+    sync: Any = server.engine._following
+    begin = sync._begin
+
+    async def slow(partition: Partition) -> None:
+        await begin(partition)
+        await server.assign(OTHER)
+
+    monkeypatch.setattr(sync, "_begin", slow)
+    await server.assign(ME)
+    moves = server.engine.moves
+    assert moves is not None
+    await until(lambda: bool(moves._takeovers))
+    await until(lambda: not moves._takeovers)
+    assert server.partition().elsewhere
+    assert (await server.send(server.lease(), 0)).status is NOT_OWNER
+    monkeypatch.setattr(sync, "_begin", begin)
+    await server.owns()
+
+
+async def test_a_snapshot_has_only_what_was_owned_all_the_while() -> None:
+    server = await started()
+    await server.owns(0)
+    await server.owns(1)
+    pid = server.lease()
+    await server.fill(pid, 0, 2, partition=0)
+    await server.fill(pid, 0, 2, partition=1)
+    rows = [each.rows() for each in server.engine.partitions()]
+    moves = server.engine.moves
+    assert moves is not None
+    assert await moves.verified(rows) == rows
+    # The map moves on, and this server has not seen it yet.
+    slot, slots = slot_of("t", 0), server.shared.slots
+    epochs = tuple(each + 2 * (at == slot) for at, each in enumerate(slots.epochs))
+    server.shared.slots = slots._replace(epochs=epochs)
+    assert await moves.verified(rows) == rows[1:]
+    assert not await moves.owns(rows[0].partition)
+    assert await moves.owns(rows[1].partition)
+    server.link.away = True
+    with pytest.raises(LogError, match="not known now"):
+        await moves.verified(rows)
+
+
+async def test_a_server_that_is_adrift_serves_nothing_at_once() -> None:
+    server = await started()
+    before = await server.owns()
+    server.link.away = True
+    server.shared.now += 11
+    await server.cluster.refresh()
+    assert before.elsewhere
+    server.link.away = False
+    await server.cluster.refresh()
+    await until(lambda: not server.partition().elsewhere)
+    assert server.partition() is not before
+
+
+# ---------------------------------------------------------------------- fences of names
+
+
+def granted(pid: int, generation: int, former: int = -1) -> Fence:
+    return Fence("name", Binding(pid, generation, former, TIME_MS))
+
+
+async def test_a_grant_of_another_server_fences_here() -> None:
+    server = await started()
+    reader, leases = server.engine.fences, server.engine.leases
+    assert reader is not None
+    pid, former = make_pid(Policy.STRICT, 70_001), make_pid(Policy.STRICT, 70_000)
+    server.fence_log.entries.append(granted(pid, 5, former))
+    await reader.read()
+    # The former PID has no lease here yet: it may come with a partition that is taken over.
+    assert leases.fences == {pid: 5, former: FENCED_FOR_EVER}
+    assert leases.formers == {pid: former}
+    server.fence_log.entries.append(granted(pid, 6, former))
+    await reader.read()
+    assert leases.fences[pid] == 6
+
+
+async def test_a_fence_outlives_the_lease_here() -> None:
+    server = await started()
+    reader, leases = server.engine.fences, server.engine.leases
+    assert reader is not None
+    pid = make_pid(Policy.STRICT, 70_001)
+    server.fence_log.entries.append(granted(pid, 5))
+    await reader.read()
+    assert pid in leases
+    server.now_ms += LEASE_MS + 1
+    leases.expire()
+    assert pid not in leases
+    assert leases.fences[pid] == 5
+    server.now_ms += 2 * LEASE_MS + 300_000
+    await reader.read()
+    assert pid not in leases.fences
+
+
+async def test_a_reader_that_was_late_reads_all_bindings() -> None:
+    server = await started()
+    reader = server.engine.fences
+    assert reader is not None
+    pid = make_pid(Policy.STRICT, 70_001)
+    server.engine.naming._bindings.change("other", None, Binding(pid, 9, -1, TIME_MS))
+    server.fence_log.first = 1
+    server.fence_log.entries.append(granted(pid, 9))
+    await reader.read()
+    assert server.engine.leases.fences[pid] == 9
+
+
+async def test_an_unreadable_fence_log_says_nothing() -> None:
+    server = await started()
+    reader = server.engine.fences
+    assert reader is not None
+    server.fence_log.away = True
+    with pytest.raises(LogError, match="fences of names"):
+        await reader.read()
+
+
+async def test_a_monotonic_pid_is_looked_up_before_it_is_unknown() -> None:
+    """Only a fence shows that it may begin."""
+    server = await started()
+    leases = server.engine.leases
+    pid = make_pid(Policy.MONOTONIC, 70_001)
+    assert leases.unsure(pid)
+    server.fence_log.entries.append(granted(pid, 5))
+    await leases.look()
+    assert not leases.unsure(pid)
