@@ -16,7 +16,9 @@ if host in ("", "0.0.0.0", "::"):  # noqa: S104 - compared
 if "SSL" in os.environ.get("PIDLEASE_HTTP_SECURITY_PROTOCOL", ""):
     # It asks its own container: there is no certificate to compare with.
     context = ssl._create_unverified_context()  # noqa: S323
-    connection = http.client.HTTPSConnection(host, int(port), timeout=5, context=context)
+    connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+        host, int(port), timeout=5, context=context
+    )
 else:
     connection = http.client.HTTPConnection(host, int(port), timeout=5)
 try:

@@ -1,9 +1,9 @@
 """The Helm chart: what it renders is valid for Kubernetes, and says what the server needs."""
 
 import json
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,8 +84,10 @@ def test_the_schema_has_each_value() -> None:
     values = yaml.safe_load((_CHART / "values.yaml").read_text())
     jsonschema.validate(values, schema)
     assert set(schema["properties"]) == {*values, "global"}
-    for path in _SETS:
-        jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+    page = (_ROOT / "docs" / "operate" / "install.md").read_text()
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    for text in (example, *(path.read_text() for path in _SETS)):
+        jsonschema.validate(yaml.safe_load(text), schema)
     for wrong in ({"replica": 1}, {"replicas": 3}, {"settings": {"lease-seconds": 60}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
@@ -140,9 +142,9 @@ def test_a_standby(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def monitored() -> Iterator[list[dict[str, Any]]]:
+def monitored() -> list[dict[str, Any]]:
     (path,) = (each for each in _SETS if each.stem == "monitored")
-    yield _rendered("--values", path)
+    return _rendered("--values", path)
 
 
 @needs_helm

@@ -1,8 +1,9 @@
 """Write a small data directory by the version of the current folder, and pack it.
 
-In a checkout of that version: `python -P .../tests/formats/directory_writer.py NAME.tar.xz`. It has
-records of two Kafka clients and of an HTTP producer, a snapshot after half of them, and a log that a
-kill has ended. It uses only what every version has: the command `serve`, Kafka clients and HTTP.
+In a checkout of that version: `python .../tests/formats/directory_writer.py NAME.tar.xz`. The
+directory has records of two Kafka clients and of an HTTP producer, a snapshot after half of them,
+and a log that a kill has ended. It uses only what every version has: the command `serve`, Kafka
+clients and HTTP.
 """
 
 import json

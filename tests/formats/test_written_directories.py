@@ -1,5 +1,6 @@
-"""This version starts on the data directories of earlier ones: it reads, knows duplicates, appends."""
+"""This version reads the data directories of earlier ones, knows their duplicates, and appends."""
 
+import asyncio
 import json
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.formats.directory_writer import BATCHES, value
 from tests.kafka_listener.client import WireClient
@@ -37,6 +39,13 @@ def _stored_batches(path: Path) -> list[bytes]:
     return found
 
 
+async def _sent_again(server: PidleaseServer, batches: list[bytes]) -> list[tuple[int, int]]:
+    """The error code and the offset of each."""
+    async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
+        answers = [await client.produce("kafka", batch) for batch in batches]
+    return [(answer.code, answer.offset) for answer in answers]
+
+
 def _append(server: PidleaseServer, number: int) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{server.http_url}/v1/topics/http/partitions/0/records",
@@ -57,7 +66,7 @@ def test_they_are_small() -> None:
 
 
 @pytest.mark.parametrize("archive", _DIRECTORIES, ids=lambda path: path.name.split(".tar")[0])
-async def test_this_version_goes_on(archive: Path, tmp_path: Path) -> None:
+def test_this_version_goes_on(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(tmp_path, filter="data")
     data = tmp_path / "data"
@@ -69,10 +78,7 @@ async def test_this_version_goes_on(archive: Path, tmp_path: Path) -> None:
             expected = [value(topic, number) for number in range(BATCHES)]
             assert [each.value for each in consume(server.bootstrap, topic, 1)] == expected
         # Before the snapshot, and after it: each batch that was stored is a duplicate.
-        async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
-            for offset, batch in enumerate(sent):
-                answer = await client.produce("kafka", batch)
-                assert (answer.code, answer.offset) == (0, offset)
+        assert asyncio.run(_sent_again(server, sent)) == [(0, offset) for offset in range(BATCHES)]
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         producer.produce("kafka", value("kafka", BATCHES), partition=0)
         assert producer.flush(WAIT_S) == 0
