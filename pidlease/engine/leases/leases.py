@@ -257,7 +257,7 @@ class Leases:
         """End leases that are due, a bounded number at a time; return how many ended."""
         now_ms = self._clock_ms()
         gone = self.ring.expire(now_ms, self._stays_until_ms)
-        gone += self.keys.expire(now_ms, self._stays_until_ms)
+        gone += self.keys.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
             for partition in self._table.pop(pid):
