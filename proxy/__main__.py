@@ -32,6 +32,7 @@ class _Commands(LazyCommands):
         "servers": "proxy.cli.servers_command:servers",
         "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
         "status": "proxy.cli.status_command:status",
+        "top": "proxy.cli.top_command:top",
         "verify": "proxy.cli.verify_command:verify",
         "users": "proxy.cli.users_command:users_cli",
         "version": "",
@@ -80,7 +81,7 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "stream_", "cors_")),
+    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "console")),
     ("Security", ("kafka_security_", "http_security_", "ssl_", "sasl_", "connections_max_reauth_",
                   "acls", "super_", "allow_", "audit_", "insecure")),
     ("Kafka as the log", ("log", "upstream", "shared")),

@@ -22,6 +22,7 @@ from pidlease import __version__
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.outcome_history import OutcomeHistory
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
@@ -39,6 +40,7 @@ from proxy.configuration.component_configs import (
 )
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
+from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
@@ -46,6 +48,7 @@ from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
+from proxy.ops.console_page import add_console_page
 from proxy.ops.http_metrics import HttpMetrics
 from proxy.ops.ops_api import ops_app
 from proxy.ops.status_response import reason_of, replay_of
@@ -99,6 +102,7 @@ class App:
             settings.log, Path(settings.data_dir), real.fsyncs,
             lambda: Parts(self._backend, self._engine, self._listener),
         )  # fmt: skip
+        self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
             self._files = FaultyFiles(self._files, FaultPlan(settings.faults))
         self._engine: Engine | None = None
@@ -324,9 +328,13 @@ class App:
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
             streams_config(self._settings),
+            ConsoleSources(self._history, lambda: self._backend.brokers() if self._backend else ()),
         )  # fmt: skip
+        if self._settings.console:
+            add_console_page(app)
         self._http_api.start()
         self._secure_http(app)
+        self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         config = http_config(app, _HTTP_STOP_SECONDS)
         security = self._security
@@ -369,6 +377,7 @@ class App:
                 # In a thread: a read that is still running may need the event loop.
                 await asyncio.to_thread(pool.close)
         await self._stop_http()
+        await self._history.stop()
         await self._close_security()
         await self._metrics.lag.stop()
         LINES.flush(everything=True)

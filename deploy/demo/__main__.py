@@ -105,7 +105,8 @@ def _keep_up(console: Console, directory: Path) -> None:
         server.start()
         console.print(
             f"the server is up until Ctrl-C: metrics {server.http_url}/metrics, status"
-            f" {server.http_url}/v1/status, Kafka clients {server.bootstrap}",
+            f" {server.http_url}/v1/status, Kafka clients {server.bootstrap}\n"
+            f"console: {server.http_url}/",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
         try:

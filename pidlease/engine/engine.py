@@ -123,6 +123,7 @@ class Engine:
             capacity=config.ring_capacity,
             keys_capacity=config.keys_max,
             names=self.names,
+            recent=self.counts.recent,
         )
         self.naming: Final = NamedLeases(coordination.names, coordination_pool, self.leases)
         self._store = store
@@ -270,6 +271,11 @@ class Engine:
     def partitions(self) -> list[Partition]:
         """Return all partitions."""
         return self._table.all_partitions()
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are."""
+        return self.config.partitions_max - self._table.partitions_left
 
     @property
     def partitions_left(self) -> int:

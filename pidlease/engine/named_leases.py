@@ -173,6 +173,9 @@ class NamedLeases:
         async with self._alone(name):
             binding = await self._raise(name, wanted, partitions, lease)
             self._note(name, binding)
+            pid, generation, former, _ = binding
+            now_ms = self._leases.now_ms()
+            self._leases.recent.granted(name, pid, generation, former, now_ms)
             await self._landed(binding)
             if binding.pid not in self._leases:
                 raise NameBusyError("the lease of its PID has ended meanwhile; try again")
@@ -195,6 +198,8 @@ class NamedLeases:
                 released = binding._replace(generation=RELEASED)
                 if await self._changed(BindingChange(name, stored, released)):
                     self._note(name, released)
+                    now_ms = self._leases.now_ms()
+                    self._leases.recent.released(name, released.pid, now_ms)
                     return
             raise NameBusyError(f"the name {name!r} is being granted to others; try again")
 

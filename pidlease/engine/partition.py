@@ -399,8 +399,13 @@ class Partition:
 
     def _reject(self, pending: Pending, policy: Policy | None, outcome: Outcome) -> None:
         """Count and complete a batch that is not appended."""
-        self.counts.count(policy, outcome.status)
+        self._count(pending, policy, outcome)
         pending.complete(outcome)
+
+    def _count(self, pending: Pending, policy: Policy | None, outcome: Outcome) -> None:
+        self.counts.count(policy, outcome.status)
+        name = self.names.name(pending.pid)
+        self.totals.recent.batch(self.name, pending, outcome, self._clock_ms(), name)
 
     # ------------------------------------------------------------------ appending
 
@@ -465,7 +470,7 @@ class Partition:
             # Impossible: it repeats or straddles a batch just applied. If not, a retry is safe.
             _log.critical("a joined retry would be admitted", pid=pid, batch=batch, state=state)
             outcome = Outcome(Status.FAILED, reason="send it again")
-            self.counts.count(policy_of(pid), outcome.status)
+            self._count(retry, policy_of(pid), outcome)
             complete(retry, outcome)
             return
         try:
@@ -485,7 +490,7 @@ class Partition:
         for pending, outcome in failed:
             policy = policy_of(pending.pid)
             for each in (pending, *(pending.retries or ())):
-                self.counts.count(policy, outcome.status)
+                self._count(each, policy, outcome)
                 complete(each, outcome)
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
@@ -712,6 +717,16 @@ class Partition:
     def in_flight(self) -> int:
         """How many batches are in flight or wait to be."""
         return self._appends.in_flight
+
+    @property
+    def writer(self) -> Writer | None:
+        """The writer under which this server sends now; None: none, or its log needs none."""
+        return self._appends.writer
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether another server has taken over as the writer, as far as this one knows."""
+        return self._appends.replaced
 
     @property
     def offsets_to_apply(self) -> int:

@@ -9,6 +9,7 @@ from typing import Final
 
 from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Status
+from pidlease.engine.recent_events import RecentEvents
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.records.record_batch import records_of_batches
 from pidlease.observability.histogram import Histogram
@@ -88,6 +89,7 @@ class Counts:
         writers_taken: takeovers of partitions' writers by this server, renewals included.
         writers_fenced: takeovers of partitions' writers from this server by another one.
         lease_seconds: durations of lease requests, granted or refused, by listener.
+        recent: the last batches that were not appended, and the last leases.
     """
 
     def __init__(self) -> None:
@@ -100,6 +102,7 @@ class Counts:
         self.writers_taken = 0
         self.writers_fenced = 0
         self.lease_seconds: Final = {"http": Histogram(), "kafka": Histogram()}
+        self.recent: Final = RecentEvents()
         self._topics: Final[dict[str, TopicCounts]] = {}
 
     def of(self, topic: str) -> TopicCounts:

@@ -130,6 +130,18 @@ class PartitionLog(Protocol):
         """
 
 
+@runtime_checkable
+class SizedLog(Protocol):
+    """A log that knows its size."""
+
+    def size_bytes(self) -> int:
+        """Return the size of its records on disk, in bytes. Blocks.
+
+        Raises:
+            OSError: a file cannot be read now.
+        """
+
+
 #: After this time a batch with an unknown outcome is no longer appended: nothing between this
 #: server and the log holds a request as long.
 LATE_MS: Final = 120_000

@@ -22,6 +22,7 @@ class LoopLag:
     def __init__(self, every_seconds: float) -> None:
         self.histogram: Final = Histogram(LAG_SECONDS)
         self.longest = 0.0
+        self._recent = 0.0
         self._every: Final = every_seconds
         self._task: asyncio.Task[None] | None = None
 
@@ -43,10 +44,19 @@ class LoopLag:
             with suppress(asyncio.CancelledError):
                 await self._task
 
+    def observe(self, late: float) -> None:
+        """Count a measurement, in seconds."""
+        self.histogram.observe(late)
+        self.longest = max(self.longest, late)
+        self._recent = max(self._recent, late)
+
+    def take_longest(self) -> float:
+        """Return the longest lag since the previous call, in seconds; for one caller."""
+        recent, self._recent = self._recent, 0.0
+        return recent
+
     async def _measure(self) -> None:
         while True:
             due = time.monotonic() + self._every
             await asyncio.sleep(self._every)
-            late = max(time.monotonic() - due, 0.0)
-            self.histogram.observe(late)
-            self.longest = max(self.longest, late)
+            self.observe(max(time.monotonic() - due, 0.0))

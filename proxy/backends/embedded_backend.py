@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from pidlease.storage.topics.topic_settings import check_settings
 from proxy.backends.coordination_backend import Coordinator
 from proxy.configuration.component_configs import group_limits, log_config, open_logs_max
 from proxy.configuration.settings import Settings
+from proxy.http.console_answers import Broker
 from proxy.kafka.embedded_apis import Apis, EmbeddedApis
 from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.listener_config import KafkaListenerConfig
@@ -95,6 +97,10 @@ class Backend(ABC):
     def coordinator_state(self) -> tuple[str, bool] | None:
         """Return the coordinator's kind, and whether it is connected; None: not opened yet."""
         return None if self._coordinator is None else self._coordinator.state
+
+    def brokers(self) -> Sequence[Broker]:
+        """Return the brokers of the Kafka cluster; none if the log is embedded."""
+        return ()
 
     def release(self) -> None:
         """Release the data directory, after the engine has closed or failed to start. Blocks."""

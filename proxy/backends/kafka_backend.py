@@ -1,7 +1,7 @@
 """Kafka as the log: the data directory has no records, only snapshots and PIDs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -41,6 +41,7 @@ from proxy.backends.embedded_backend import Backend
 from proxy.backends.shared_partitions import shared_cluster
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
+from proxy.http.console_answers import Broker
 from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.forwarded.forwarded_apis import ForwardedApis
 from proxy.kafka.listener_config import KafkaListenerConfig
@@ -333,6 +334,14 @@ class KafkaBackend(Backend):
         budget: MemoryBudget,
     ) -> Apis:
         return ForwardedApis(engine, config, self._upstream, self._versions, self._writers.ids)
+
+    @override
+    def brokers(self) -> Sequence[Broker]:
+        cluster = self._upstream.cluster
+        return [
+            Broker(number, f"{host}:{port}", cluster.connected(number))
+            for number, (host, port) in sorted(cluster.view.brokers.items())
+        ]
 
     @override
     async def close(self) -> None:

@@ -50,6 +50,11 @@ def warn_deprecated(old: str, new: str) -> None:
     stderr().print(f"pidlease: `{old}` is deprecated; use `{new}`", style="yellow", markup=False)
 
 
+def printable(text: str) -> str:
+    """Replace characters that a terminal would act on: names and reasons may come from others."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def print_json(answer: Any) -> None:  # noqa: ANN401 - whatever JSON takes
     """Print a result for a script."""
     typer.echo(json.dumps(answer, indent=2))

@@ -44,8 +44,9 @@ class SettingsError(Exception):
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 #: The routes that no stream may hide.
 _TAKEN_PATHS: Final = (
-    "/v1/leases/", "/v1/producers/", "/v1/servers/", "/v1/status/", "/v1/topics/",
-    "/v1/topic-defaults/", "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
+    "/v1/history/", "/v1/leases/", "/v1/outcomes/", "/v1/partitions/", "/v1/producers/",
+    "/v1/refusals/", "/v1/servers/", "/v1/status/", "/v1/topics/", "/v1/topic-defaults/",
+    "/console/", "/docs/", "/healthz/", "/metrics/", "/openapi.json/", "/readyz/",
 )  # fmt: skip
 _ORIGIN: Final = re.compile(r"https?://[^/,\s*?#@]+")
 
@@ -148,6 +149,9 @@ class Settings(BaseSettings):
     )
     http_listen: Address = Field(
         "127.0.0.1:8080", description="address for the HTTP API, health, metrics and status"
+    )
+    console: bool = Field(
+        default=True, description="serve the console, a page for operators, at / of the HTTP port"
     )
     cors_origins: Annotated[str, AfterValidator(_is_origin_list)] = Field(
         "",

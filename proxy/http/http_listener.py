@@ -17,6 +17,8 @@ from pidlease.http_api.record_messages import (
     PRODUCER_SEQ,
 )
 from proxy.http.body_limit import BodyLimit
+from proxy.http.console_answers import ConsoleSources
+from proxy.http.console_routes import console_router
 from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
@@ -67,13 +69,14 @@ class HttpApi(NamedTuple):
     disconnect: Callable[[], Coroutine[Any, Any, None]]
 
 
-def add_http_api(
+def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     app: FastAPI,
     engine: Callable[[], Engine | None],
     topics: Callable[[], TopicAdmin | None],
     limits: RecordLimits | None = None,
     origins: Sequence[str] = (),
     streams: StreamsConfig | None = None,
+    console: ConsoleSources | None = None,
 ) -> HttpApi:
     """Serve leases, producers' states, topics with their settings, records, and streams.
 
@@ -83,6 +86,7 @@ def add_http_api(
         origins: of the web pages that may send requests (CORS); `*`: any.
 
         streams: how streams are served.
+        console: what operators' routes show beside the engine.
     """
     owners = OwnerRequests(engine)
     records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
@@ -97,6 +101,7 @@ def add_http_api(
     app.include_router(producer_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
+    app.include_router(console_router(engine, console or ConsoleSources()))
     app.include_router(stream_routes.router)
     aside = lambda path: reads_own_body(path) or stream_routes.is_stream(path)  # noqa: E731
     app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=aside)

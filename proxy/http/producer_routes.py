@@ -1,10 +1,12 @@
 """GET /v1/producers lists the producers' states; DELETE releases a name."""
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
+from starlette.responses import Response
 
 from pidlease.core.lease import NO_PID
 from pidlease.core.pid import policy_of
@@ -14,11 +16,15 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import find_partition, find_topic
 from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
 from pidlease.http_api.problems import Problem
+from pidlease.kafka.codec.time_slices import TimeSlices
 from proxy.http.errors import ready_engine
+from proxy.http.model_response import model_response
 from proxy.http.openapi import refusals
 
 #: The most producers in one response.
 _LIMIT: Final = 1000
+#: How many steps of about a microsecond a row counts as.
+_STEPS_PER_ROW: Final = 10
 _INT64_MAX: Final = 2**63 - 1
 _LIST_REFUSALS: Final = refusals(
     Problem.INVALID_REQUEST,
@@ -45,7 +51,9 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
     """
     router = APIRouter(prefix="/v1/producers", tags=["producers"])
 
-    @router.get("", operation_id="list_producers", responses=_LIST_REFUSALS)
+    @router.get(
+        "", operation_id="list_producers", responses=_LIST_REFUSALS, response_model=ProducersAnswer
+    )
     async def producers(
         pid: Annotated[
             int | None, Query(ge=1, le=_INT64_MAX, description="only this producer id")
@@ -63,24 +71,29 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
         limit: Annotated[
             int, Query(ge=1, le=_LIMIT, description="the most producers to list")
         ] = _LIMIT,
-    ) -> ProducersAnswer:
+    ) -> Response:
         """List producers with state, of all partitions or of the given ones.
 
         A partition that is stopped by damage is left out, and listed in `stopped`.
         """
         current = ready_engine(engine)
-        readable, stopped = _split(await _partitions(current, topic, partition))
+        readable, stopped = await _split(await _partitions(current, topic, partition))
         if topic is not None and partition is not None and stopped:
             raise stopped[0].stopped_error()
         pids = None if pid is None else [pid]
         if name is not None:
             named = await _pids_of(current, name)
             pids = named if pids is None else [each for each in pids if each in named]
-        found = list(islice(_rows(current, readable, pids, limit + 1), limit + 1))
-        return ProducersAnswer(
-            producers=found[:limit],
-            more=len(found) > limit,
-            stopped=[_stopped(each) for each in stopped[:_LIMIT]],
+        if pids is None:
+            found = await _first_rows(current, readable, limit + 1)
+        else:
+            found = list(islice(_rows_of(current, set(readable), pids), limit + 1))
+        return model_response(
+            ProducersAnswer(
+                producers=found[:limit],
+                more=len(found) > limit,
+                stopped=[_stopped(each) for each in stopped[:_LIMIT]],
+            )
         )
 
     @router.delete("", status_code=204, operation_id="release_name", responses=_RELEASE_REFUSALS)
@@ -102,12 +115,15 @@ async def _pids_of(engine: Engine, name: str) -> list[int]:
     return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
 
-def _split(partitions: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
+async def _split(partitions: Iterable[Partition]) -> tuple[list[Partition], list[Partition]]:
     """Split partitions into those with complete producer states, and the others."""
     complete: list[Partition] = []
     incomplete: list[Partition] = []
+    turns = TimeSlices()
     for each in partitions:
         (incomplete if each.incomplete else complete).append(each)
+        if turns.due():
+            await asyncio.sleep(0)
     return complete, incomplete
 
 
@@ -116,29 +132,47 @@ def _stopped(stopped: Partition) -> StoppedPartition:
     return StoppedPartition(topic=topic, partition=partition, reason=stopped.log.stopped)
 
 
-async def _partitions(engine: Engine, topic: str | None, number: int | None) -> Iterable[Partition]:
+async def _partitions(engine: Engine, topic: str | None, number: int | None) -> list[Partition]:
     if topic is not None and number is not None:
         return [await find_partition(engine, topic, number)]
     if topic is not None:
         await find_topic(engine, topic)
-    return (
-        each
-        for each in engine.partitions()
-        if topic in (None, each.name.topic) and number in (None, each.name.partition)
-    )
+        return list(engine.partitions_of(topic))
+    return [each for each in engine.partitions() if number in (None, each.name.partition)]
 
 
-def _rows(
-    engine: Engine, partitions: Iterable[Partition], pids: list[int] | None, limit: int
-) -> Iterator[ProducerRow]:
+async def _first_rows(
+    engine: Engine, partitions: Iterable[Partition], limit: int
+) -> list[ProducerRow]:
+    """Return the first producers of partitions, at most `limit`."""
+    found: list[ProducerRow] = []
+    turns = TimeSlices()
     for partition in partitions:
-        if pids is None:
-            found = partition.table.some_producers(limit)
-        else:
-            states = ((pid, partition.producer(pid)) for pid in pids)
-            found = [(pid, state) for pid, state in states if state is not None]
-        for each, state in found:
-            yield _row(engine, partition, each, state)
+        for pid, state in partition.table.some_producers(limit - len(found)):
+            found.append(_row(engine, partition, pid, state))
+            if turns.due(_STEPS_PER_ROW):
+                await asyncio.sleep(0)
+        if len(found) == limit:
+            break
+        if turns.due():
+            await asyncio.sleep(0)
+    return found
+
+
+def _rows_of(
+    engine: Engine, partitions: Collection[Partition], pids: Iterable[int]
+) -> Iterator[ProducerRow]:
+    """Yield the producers with these PIDs on some partitions: their leases say where they write."""
+    for pid in pids:
+        written = [
+            each
+            for each in engine.leases.partitions_of(pid)
+            if isinstance(each, Partition) and each in partitions
+        ]
+        for partition in sorted(written, key=lambda each: each.name):
+            state = partition.producer(pid)
+            if state is not None:
+                yield _row(engine, partition, pid, state)
 
 
 def _row(engine: Engine, partition: Partition, pid: int, state: ProducerState) -> ProducerRow:

@@ -12,6 +12,7 @@ from pidlease.core.packed import fold_packed
 from pidlease.core.rules import STRICT
 from pidlease.core.state import Batch
 from pidlease.engine.partition import Partition
+from proxy.http.console_answers import ConsoleSources
 from proxy.http.http_listener import add_http_api
 from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
@@ -47,11 +48,13 @@ class Http(NamedTuple):
 
 
 @asynccontextmanager
-async def http(folder: Path, wanted: Wanted | None = None) -> AsyncIterator[Http]:
+async def http(
+    folder: Path, wanted: Wanted | None = None, console: ConsoleSources | None = None
+) -> AsyncIterator[Http]:
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        add_http_api(app, lambda: server.engine, lambda: server.topics)
+        add_http_api(app, lambda: server.engine, lambda: server.topics, console=console)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://pidlease", event_hooks=openapi_hooks()

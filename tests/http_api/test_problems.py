@@ -48,7 +48,7 @@ async def test_errors_are_problem_documents(tmp_path: Path) -> None:
             response = await client.request(method, path, **more)
             _check(response, problem, field)
         for path, allowed in (
-            (_LEASE, "POST"), (path_of(), "GET, POST"), ("/v1/producers", "DELETE, GET"),
+            (_LEASE, "GET, POST"), (path_of(), "GET, POST"), ("/v1/producers", "DELETE, GET"),
             ("/v1/topics/t", "DELETE, GET"), ("/v1/topic-defaults", "GET, PATCH"),
         ):  # fmt: skip
             response = await client.put(path)

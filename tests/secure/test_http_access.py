@@ -72,13 +72,21 @@ async def _api(folder: Path, config: SecurityConfig, *acls: Acl) -> AsyncIterato
         yield Api(running, app)
 
 
-_FILLED = {"topic": "t", "partition": "0", "path": "t"}
+_FILLED = {"topic": "t", "partition": "0", "path": "t", "pid": "1"}
 _PUBLIC = ("/healthz", "/readyz")
 #: What each route needs; None: it is for every client, or it filters.
 NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "GET /metrics": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/status": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/servers": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/history": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/outcomes": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/partitions": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/producers/{pid}": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/producers/{pid}/events": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/leases": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/refusals": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/topics/{topic}/partitions/{partition}/offset": [(_OP.READ, _T, "t")],
     "GET /docs": None,
     "GET /openapi.json": None,
     "HEAD /openapi.json": None,

@@ -16,6 +16,7 @@ from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders.catch_up import CatchUp, CatchUpTarget, TakeoverTarget
 from pidlease.engine.pending_batches import Pending, next_group
 from pidlease.engine.topic_counts import Counts
+from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogStoppedError, reason_for_clients
@@ -96,6 +97,14 @@ class Appender(Protocol):
     def lost(self) -> bool:
         """Whether another server writes to the partition now."""
 
+    @property
+    def writer(self) -> Writer | None:
+        """The writer under which this server sends now; None: none, or the log needs none."""
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another server has taken over as the writer; unlike `lost`, it checks nothing."""
+
     def settle(self) -> bool:
         """Start a catch-up if it would resolve an unknown outcome; False: there is none."""
 
@@ -116,6 +125,8 @@ class GroupAppender(Appender):
 
     shared = False
     lost = False
+    writer = None
+    replaced = False
 
     def __init__(self, log: PartitionLog, partition: AppendTarget) -> None:
         self._log: Final = log

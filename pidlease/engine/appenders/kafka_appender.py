@@ -118,6 +118,16 @@ class KafkaAppender(Appender, AppendReceiver):
             self._takeover.begin()
         return True
 
+    @property
+    @override
+    def writer(self) -> Writer | None:
+        return self._writer_appender.writer
+
+    @property
+    @override
+    def replaced(self) -> bool:
+        return self._writer_appender.fenced
+
     @override
     def settle(self) -> bool:
         if not self._applied_offset.overdue(self._clock_ms()):

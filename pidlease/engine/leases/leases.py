@@ -22,9 +22,10 @@ from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
 from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
+from pidlease.engine.recent_events import RecentEvents
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import LeaseRows
+from pidlease.storage.snapshots import LeaseRow, LeaseRows
 
 #: Numbers from here on are not from the sequence: they belong to stand-in PIDs.
 _NUMBERS_MAX: Final = 1 << (POLICY_SHIFT - 1)
@@ -62,6 +63,7 @@ class Leases:
         capacity: the most leases at once, of idempotency keys aside.
         keys_capacity: the most idempotency keys at once.
         names: the producer ids of policy epoch; an id is removed with its lease.
+        recent: gets the grants, refusals and ends of leases.
     """
 
     def __init__(  # noqa: PLR0913 - built in one place
@@ -74,6 +76,7 @@ class Leases:
         capacity: int,
         keys_capacity: int = 100_000,
         names: ProducerNames | None = None,
+        recent: RecentEvents | None = None,
     ) -> None:
         self.lease_ms: Final = lease_ms
         self.ring: Final = LeaseRing(capacity)
@@ -82,6 +85,8 @@ class Leases:
         self.blocks: Final = PidBlocks(sequence, pool, clock_ms, lease_ms)
         self._clock_ms = clock_ms
         self._names = ProducerNames() if names is None else names
+        #: The last grants, refusals and ends of leases.
+        self.recent: Final = RecentEvents() if recent is None else recent
         #: Of PIDs that a name is bound to, the last generation granted: lower ones are fenced.
         self.fences: dict[int, int] = {}
         #: Whether fences are kept beyond the leases here: another server may keep a PID for longer,
@@ -145,11 +150,13 @@ class Leases:
         self.ring.grant(pid, now_ms + self.lease_ms)
         self._table.put(pid, now_ms)
         self.granted_by[policy] += 1
+        self.recent.leased(pid, now_ms)
         return pid
 
     def refuse(self, policy: Policy, error: NoPidError) -> None:
         """Count a refused lease."""
         self.refused_by[error.why, policy] += 1
+        self.recent.no_pid(str(error), self._clock_ms())
 
     def expire_ms(self, pid: int) -> int:
         """Return when the lease of a PID ends at the earliest, in ms since 1970."""
@@ -248,7 +255,8 @@ class Leases:
 
     def expire(self) -> int:
         """End leases that are due, a bounded number at a time; return how many ended."""
-        gone = self.ring.expire(self._clock_ms(), self._stays_until_ms)
+        now_ms = self._clock_ms()
+        gone = self.ring.expire(now_ms, self._stays_until_ms)
         gone += self.keys.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:
             self._forgotten_ms = max(self._forgotten_ms, self.blocks.ages.taken_ms(pid))
@@ -257,6 +265,7 @@ class Leases:
             if not self.keeps_fences:
                 self.fences.pop(pid, None)
                 self.formers.pop(pid, None)
+            self.recent.ended(pid, self._names.name(pid), now_ms)
             for on_ended in self.on_ended:
                 on_ended(pid)
             self._names.drop(pid)
@@ -277,6 +286,14 @@ class Leases:
             arrivals = (arrival_of(state) + self.lease_ms for state in states if state)
             until_ms = max(until_ms, *arrivals, 0)
         return until_ms if until_ms > now_ms else None
+
+    def lease_of(self, pid: int) -> LeaseRow | None:
+        """Return the lease of a PID; None: it has none."""
+        return self._table.get(pid)
+
+    def partitions_of(self, pid: int) -> tuple[LeasedPartition, ...]:
+        """Return the partitions that a leased PID writes to."""
+        return self._table.partitions(pid)
 
     def is_in_flight(self, pid: int) -> bool:
         """Return whether batches of a PID are in flight, on any partition."""

@@ -180,6 +180,10 @@ class Cluster:
         known = [*self.view.brokers.values(), *self.config.bootstrap]
         return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
 
+    def connected(self, broker: int) -> bool:
+        """Return whether a connection to a broker is open, for short requests."""
+        return self._is_open(self.view.brokers.get(broker, ("", 0)))
+
     def _is_open(self, address: Address) -> bool:
         connection = self._connections.get(address)
         return connection is not None and connection.open
