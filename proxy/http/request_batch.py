@@ -286,7 +286,7 @@ class BatchMaker:
         if kind == b"application/x-ndjson":
             return self._of_ndjson, _JSON_INLINE_BYTES
         text = (
-            "is application/json, application/x-ndjson for one record on each line,"
+            "must be application/json, application/x-ndjson for one record on each line,"
             " or application/octet-stream for one record's value"
         )
         raise WrongTypeError("Content-Type", text)
