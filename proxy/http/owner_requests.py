@@ -6,9 +6,8 @@ many clients drop their credentials when they follow one.
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
 from fastapi import Request
 from pydantic import ValidationError
 from starlette.responses import Response
@@ -24,6 +23,9 @@ from pidlease.http_api.lease_messages import LeaseAnswer
 from pidlease.http_api.problems import Problem
 from proxy.http.errors import refusal
 from proxy.http.request_memory import HeldBytes
+
+if TYPE_CHECKING:
+    import httpx
 
 #: Marks a request that another active server has sent on.
 FORWARDED: Final = "pidlease-forwarded"
@@ -59,7 +61,7 @@ class OwnerRequests:
     def __init__(
         self,
         engine: Callable[[], Engine | None],
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
         self._engine: Final = engine
         self._transport: Final = transport
@@ -106,6 +108,8 @@ class OwnerRequests:
             UnknownPidError: the PID's lease has ended.
             NameBusyError: the owner cannot be asked now; try again.
         """
+        import httpx  # noqa: PLC0415 - only several active servers need it
+
         partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             owner = self._owner(partition)
@@ -151,13 +155,15 @@ class OwnerRequests:
         headers: Mapping[str, str],
         body: bytes,
         held: HeldBytes,
-    ) -> httpx.Response:
+    ) -> "httpx.Response":
         """Send a request to an owner.
 
         Raises:
             OwnerUnreachableError: it does not answer; whether it did anything is unknown.
             NoRoomError: there is no memory for its response.
         """
+        import httpx  # noqa: PLC0415 - only several active servers need it
+
         client = self._connected()
         request = client.build_request(
             method, owner.http_url + target, content=body, headers={**headers, FORWARDED: "1"}
@@ -176,7 +182,9 @@ class OwnerRequests:
             ) from error
         return found
 
-    def _connected(self) -> httpx.AsyncClient:
+    def _connected(self) -> "httpx.AsyncClient":
+        import httpx  # noqa: PLC0415 - only several active servers need it
+
         if self._client is None:
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),

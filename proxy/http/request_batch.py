@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -234,6 +233,9 @@ def _of_zstd(body: bytes | bytearray, size: int) -> bytes:
     Raises:
         CodedBodyError: it is not zstd, or not complete.
     """
+    # Here, and so in a thread: an idle server does without pyarrow's 50 MB.
+    import pyarrow as pa  # noqa: PLC0415
+
     try:
         with pa.input_stream(pa.py_buffer(body), compression="zstd") as file:
             found: bytes = file.read(size)

@@ -75,7 +75,7 @@ def test_completion() -> None:
         [Path(sys.executable).with_name("pidlease")], env=os.environ | env,
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert done.stdout.split() == ["topics"]
+    assert done.stdout.split() == ["top", "topics"]
 
 
 @pytest.mark.parametrize("first", [9_876, 9_876_543_210, 2**63 - 10])

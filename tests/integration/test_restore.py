@@ -22,7 +22,10 @@ _TOPIC: Final = "restored"
 def _section(title: str) -> list[str]:
     """The commands of one section of the page."""
     _, _, text = _PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")
-    (block,) = re.findall(r"^```bash\n(.*?)^```", text.partition("\n## ")[0], re.M | re.S)
+    run = re.sub(
+        r"^<!-- not run.*?^```bash\n.*?^```", "", text.partition("\n## ")[0], flags=re.M | re.S
+    )
+    (block,) = re.findall(r"^```bash\n(.*?)^```", run, re.M | re.S)
     return str(block).splitlines()
 
 

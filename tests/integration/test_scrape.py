@@ -12,7 +12,13 @@ from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
 
 #: Those that a server on the embedded log tells without being a copier, a client or Spark.
-ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_")
+#: Metrics of several active servers.
+SEVERAL = (
+    "pidlease_partitions_owned", "pidlease_partitions_without_owner", "pidlease_servers",
+    "pidlease_partitions_taken_over", "pidlease_partitions_handed_over",
+    "pidlease_takeover_seconds",
+)  # fmt: skip
+ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_", *SEVERAL)
 
 
 def work(server: PidleaseServer) -> None:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.copier.sides import CopyProcess
+from tests.integration.test_scrape import SEVERAL
 from tests.observability.dashboards import Asked, asked
 from tests.observability.load import (
     CLOSED,
@@ -31,6 +32,7 @@ from tests.servers.pidlease import in_front_of, not_started
 from tests.servers.spark import spark_missing
 from tests.servers.spark.application import SparkCopy
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.zookeeper import ZooKeeperServer
 from tests.spark.soak import in_the_soak
 
 pytestmark = [pytest.mark.usefixtures("promtool"), pytest.mark.timeout(900)]
@@ -54,6 +56,10 @@ def check_all(prometheus: Prometheus, wanted: Iterable[Asked]) -> None:
         time.sleep(0.5)
         empty = [each for each in empty if not shows(prometheus, each)]
     assert not empty, "\n".join(f"{e.board}, {e.panel}: {e.plain}" for e in empty)
+
+
+def _of_several() -> list[Asked]:
+    return [each for each in asked(_UPSTREAM) if any(name in each.expression for name in SEVERAL)]
 
 
 def _of_spark() -> list[Asked]:
@@ -122,9 +128,29 @@ def test_every_panel_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> No
                 Repeated(faulty.turn),
                 Repeated(too_large),
             ):
-                check_all(prometheus, asked(_UPSTREAM))
+                several = _of_several()
+                check_all(prometheus, [each for each in asked(_UPSTREAM) if each not in several])
         finally:
             clients.close()
+
+
+@needs_kafka
+@pytest.mark.kafka
+def test_every_panel_of_several_servers(kafka: KafkaServer, tmp_path: Path) -> None:
+    """The second one takes over half of the partitions from the first."""
+    with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
+        same = {"zookeeper": f"{zookeeper.hosts}/p", "shared": "true"}
+        with (
+            in_front_of(kafka, tmp_path / "a", **same) as first,
+            in_front_of(kafka, tmp_path / "b", **same) as second,
+        ):
+            first.start()
+            for number in range(8):
+                make_topic(first, f"moved-{number}")
+            second.start()
+            targets = {"pidlease": [first.http_address, second.http_address]}
+            with Prometheus(tmp_path / "prometheus", targets) as prometheus:
+                check_all(prometheus, _of_several())
 
 
 @pytest.mark.skipif(not _PYSPARK, reason="install pyspark (pip install pidlease[spark])")
