@@ -238,6 +238,23 @@ async def test_a_leader_that_is_away_is_told_when_the_wait_is_over() -> None:
         assert took(began) < AT_ONCE_S
 
 
+async def test_a_timer_that_fires_early_asks_no_leader_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop's timers count whole milliseconds; a second request would wait as long again."""
+    wait = asyncio.wait
+
+    async def early(*waiting: Any, timeout: float | None = None, **given: Any) -> Any:
+        return await wait(*waiting, timeout=timeout and timeout - 0.0015, **given)
+
+    monkeypatch.setattr(asyncio, "wait", early)
+    cluster = Cluster()
+    cluster.brokers[1].codes[1] = OFFSET_NOT_AVAILABLE
+    for _ in range(10):
+        assert await cluster.fetch(1, wait_ms=20) == [OFFSET_NOT_AVAILABLE]
+    assert len(cluster.brokers[1].asked) == 10
+
+
 async def test_a_leader_that_dies_while_it_waits_is_told_when_the_wait_is_over() -> None:
     cluster = Cluster()
     asyncio.get_running_loop().call_later(0.05, cluster.brokers[1].die)

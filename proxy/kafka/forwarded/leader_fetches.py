@@ -49,6 +49,8 @@ _HELD_SECONDS_MAX: Final = 60.0
 _GRACE_SECONDS: Final = 0.1
 #: How often leaders that are away are tried again, if no broker has a request.
 _AGAIN_SECONDS: Final = 1.0
+#: How early an event loop's timer may fire: uvloop counts whole milliseconds.
+_EARLY_SECONDS: Final = 0.002
 _NO_MARKS: Final = (-1, -1, -1)
 _NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 
@@ -196,7 +198,8 @@ class LeaderFetches:
                         (rows if _code(row) or _is_final(row) else empty)[partition] = row
                     del fetches.pending[leader]
             done = changed or final or any(map(_is_final, rows.values()))
-            done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
+            is_over = time.monotonic() >= deadline - _EARLY_SECONDS
+            done = done or fetches.followed.done() or not rows or is_over
             if not done and not sent:
                 # Try all leaders again: a restarted broker leads the same partitions, so there is
                 # no event of a changed leader.
