@@ -47,7 +47,7 @@ class Calm(threading.Thread):
             self._producer.produce("calm", b"%d" % self.sent, on_delivery=self._delivered)
             self.sent += 1
             self._producer.poll(0.001)
-        self._producer.flush(20)
+        self._producer.flush(60)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:

@@ -20,7 +20,7 @@ def produce(server: PidleaseServer, topic: str, count: int) -> None:
     producer = Producer(config)
     for number in range(count):
         producer.produce(topic, b"%d" % number)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_ready_stopped_and_gone(tmp_path: Path) -> None:

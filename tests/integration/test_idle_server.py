@@ -43,7 +43,7 @@ def imported_by(server: PidleaseServer, *, produce: bool = False) -> set[str]:
         if produce:
             producer = Producer({"bootstrap.servers": server.bootstrap})
             producer.produce("t", b"record")
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
         assert server.stop() == 0
         line = next(each for each in server.log_text().splitlines() if each.startswith("imported:"))
     return set(line.split()[1:])

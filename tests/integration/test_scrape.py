@@ -26,7 +26,7 @@ def work(server: PidleaseServer) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
     for number in range(100):
         producer.produce("t", b"%d" % number)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({
         "bootstrap.servers": server.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"
     })  # fmt: skip

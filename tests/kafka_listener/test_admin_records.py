@@ -274,6 +274,6 @@ async def test_metadata_waits_for_memory_and_for_who_does_not_take_it(tmp_path: 
             (topic,) = (await client.call(METADATA, 9, topics=None)).topics
         assert len(topic.partitions) == 8000
         await greedy.__aexit__()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while server.door.budget.used:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)

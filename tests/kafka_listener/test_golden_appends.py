@@ -93,7 +93,7 @@ class Player:
         self.told[self.sent.popleft()] = "duplicate" if duplicate else status
 
     async def _log(self, *, fail: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not self.held:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         while self.held:
@@ -105,7 +105,7 @@ class Player:
             await self._settle(-1)
 
     async def _settle(self, answers: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.told) < answers:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         for _ in range(20):

@@ -37,7 +37,7 @@ async def test_a_snapshot_that_failed_is_tried_again_though_nothing_new_came(
     files.on_operation = full
     upkeep = server.engine.maintenance
     upkeep.reconfigure(MaintenanceConfig(10**9, 0.05, 10**6, 10**6))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while upkeep.newest is None:  # noqa: ASYNC110 - it is seen by looking
             await asyncio.sleep(0.01)
 
@@ -81,7 +81,7 @@ async def test_an_old_snapshot_holds_up_retention_only_for_a_while(
     await upkeep.retain()
     assert log.start_offset == 0
     upkeep.reconfigure(MaintenanceConfig(10**9, 0.05, 10**6, 0.02))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while log.start_offset < 30:
             await asyncio.sleep(0.01)
             await upkeep.retain()

@@ -47,8 +47,8 @@ def test_the_start_never_goes_back() -> None:
     waits(far)
     waits(near)
     held.let_go()
-    far.join(5)
-    near.join(5)
+    far.join(60)
+    near.join(60)
     assert held.log.start_offset == 2
 
 
@@ -66,7 +66,7 @@ def test_a_flush_that_fails_fails_what_waits_for_it() -> None:
     thread = threading.Thread(target=delete)
     waits(thread)
     held.let_go()
-    thread.join(5)
+    thread.join(60)
     assert errors
     assert not held.files.exists(FOLDER / "log-start")
 
