@@ -49,8 +49,6 @@ _HELD_SECONDS_MAX: Final = 60.0
 _GRACE_SECONDS: Final = 0.1
 #: How often leaders that are away are tried again, if no broker has a request.
 _AGAIN_SECONDS: Final = 1.0
-#: How early an event loop's timer may fire: uvloop counts whole milliseconds.
-_EARLY_SECONDS: Final = 0.002
 _NO_MARKS: Final = (-1, -1, -1)
 _NOT_LEADER: Final = ErrorCode.not_leader_or_follower
 
@@ -198,8 +196,7 @@ class LeaderFetches:
                         (rows if _code(row) or _is_final(row) else empty)[partition] = row
                     del fetches.pending[leader]
             done = changed or final or any(map(_is_final, rows.values()))
-            is_over = time.monotonic() >= deadline - _EARLY_SECONDS
-            done = done or fetches.followed.done() or not rows or is_over
+            done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
             if not done and not sent:
                 # Try all leaders again: a restarted broker leads the same partitions, so there is
                 # no event of a changed leader.
@@ -337,11 +334,14 @@ class LeaderFetches:
         if waiting:
             tasks.append(asyncio.create_task(_first_news(waiting, followed)))
         try:
-            left = max(deadline - time.monotonic(), 0)
-            left = left + _GRACE_SECONDS if waiting else min(left, _AGAIN_SECONDS)
-            await asyncio.wait(
-                {*tasks, followed}, timeout=left, return_when=asyncio.FIRST_COMPLETED
-            )
+            again = time.monotonic() + _AGAIN_SECONDS
+            until = deadline + _GRACE_SECONDS if waiting else min(deadline, again)
+            done: set[asyncio.Future[Any]] = set()
+            # A loop's timer may fire a little early, and a leader asked again would wait as long.
+            while not done and (left := until - time.monotonic()) > 0:
+                done, _ = await asyncio.wait(
+                    {*tasks, followed}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
         finally:
             del self._held[event]
             for task in tasks:
