@@ -19,6 +19,7 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.kafka.admin.delete_topics_api import DeletingApi
 from proxy.kafka.client_connection import REQUESTS_IN_TURN_MAX
 from proxy.kafka.kafka_listener import KafkaListener
+from tests.crash.seeds import SOAK
 from tests.kafka_listener.admin_requests import (
     CREATE_TOPICS,
     DELETE_TOPICS,
@@ -228,7 +229,7 @@ async def test_a_topic_that_is_deleted_while_many_of_its_partitions_are_asked_fo
     """Whatever the step at which it goes: each partition is told, and nobody waits for it."""
     parts = [("t", number, 0) for number in range(1500)]
     async with await server.connect() as other:
-        for steps in range(0, 40, 3):
+        for steps in range(0, 40, 3 if SOAK else 10):
             await server.engine.create_topic(Topic.new("t", 1500))
             await other.produce("t", batch([b"v"]), partition=1400)
             client.send(FETCH, 11, **fetched(parts, wait_ms=20_000, min_bytes=1 << 20))

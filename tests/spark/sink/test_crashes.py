@@ -24,7 +24,7 @@ FENCED = 3
 SCENES = (
     [(where, plain, KILLS, True) for where in ("server", "in_front") for plain in (False, True)]
     if SOAK
-    else [("server", False, 1, True), ("server", True, 1, False)]
+    else [("server", False, 1, True)]
 )
 
 
