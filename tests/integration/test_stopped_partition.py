@@ -36,7 +36,7 @@ from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import WAIT_S
 
 STORAGE: Final = int(KafkaError.KAFKA_STORAGE_ERROR)
-_DEADLINE_S: Final = 30.0
+_DEADLINE_S: Final = WAIT_S
 
 
 class Damaged(NamedTuple):
