@@ -1,7 +1,7 @@
 """`make demo SECURE=1`: TLS, logins and rights, a producer that is let in, and an intruder.
 
 alice writes by her name while the server is killed. Meanwhile an intruder tries each way in:
-without TLS, without a login, with a wrong password, and as mallory, a user with a login and no right.
+without TLS, without a login, with a wrong password, and as mallory: a login without any right.
 """
 
 import http.client
