@@ -121,6 +121,13 @@ SHARING: Final = (
         ("tests/unit/core/test_slots.py",),
     ),
     Mutant(
+        "batches that were validated before another server was the writer are sent after it",
+        "pidlease/engine/appenders/writer_appender.py",
+        "        if self._waiting and (former is None or writer != (former.pid, former.epoch + 1)):\n",
+        "        if self._waiting and former is None:\n",
+        ("tests/unit/engine/test_kafka_appender.py",),
+    ),
+    Mutant(
         "reads of ZooKeeper go without a sync",
         _CONNECTION,
         "            lambda client: [client.sync_async(path), *ask(client)], (NoNodeError,)\n"

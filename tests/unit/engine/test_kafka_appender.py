@@ -350,6 +350,43 @@ async def test_a_writer_is_taken_again_before_its_numbers_wrap(*, renewed: bool)
         assert world.kafka.stored[-1].base_sequence == 0
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_what_waits_while_another_server_is_the_writer_is_validated_again(
+    *, replaced: bool
+) -> None:
+    """A server is suspended while it renews its writer, after it has checked the owner."""
+    world = await _with_writer("lanes-suspended")
+    (client,) = world.clients
+    partition, log = world.partition, world.log
+    appender = partition._appends._writer_appender  # type: ignore[attr-defined]
+    for _ in range(5):
+        client.send()
+    told: list[Outcome] = []
+    client._produce(6, told.append)  # it waits: five are in flight
+    assert len(appender._waiting) == 1
+    world.now_ms += WRITER_MS
+    for _ in range(5):
+        world._arrive()
+        world._answer()
+    await settle()
+    world._read()  # it owns the partition
+    await settle()
+    suspended = world.gates.popleft()
+    if replaced:
+        world._stop()
+        client._server = None  # it reaches the other server
+        client.send()
+        await _go(world, lambda: 6 in client.acked)
+        assert not told
+    world.log = log
+    suspended.set()
+    world.faults = False
+    await _go(world, lambda: bool(told))
+    assert told[0].status is (Status.FAILED if replaced else Status.APPENDED)
+    rows = [number for number, _ in client.rows()]
+    assert rows == sorted(set(rows))
+
+
 async def test_it_is_asked_again_who_owns_the_partition() -> None:
     """The server that took the writer is gone, and the coordinator says so later."""
     world = await _with_writer("lanes-owned")
