@@ -124,8 +124,8 @@ SHARING: Final = (
     Mutant(
         "batches that were validated before another server was the writer are sent after it",
         "pidlease/engine/appenders/writer_appender.py",
-        "        if self._waiting and (former is None or writer != (former.pid, former.epoch + 1)):\n",
-        "        if self._waiting and former is None:\n",
+        "(former is None or writer != (former.pid, former.epoch + 1))",
+        "former is None",
         ("tests/unit/engine/test_kafka_appender.py",),
     ),
     Mutant(
@@ -145,8 +145,8 @@ SHARING: Final = (
     Mutant(
         "a partition that comes back goes on from where this server had applied it",
         _MOVES,
-        "                rows = rows_of(snapshot, each.name)\n",
-        "                rows = each.rows() if snapshot is None else rows_of(snapshot, each.name)\n",
+        "rows = rows_of(snapshot, each.name)",
+        "rows = each.rows()",
         (_HANDOVER,),
     ),
     Mutant(

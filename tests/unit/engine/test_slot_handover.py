@@ -16,7 +16,7 @@ FAULTS = ("moved", "suspended", "killed", "granted", "cut", "late", "fenced prod
           "fenced writer")  # fmt: skip
 #: Histories in one test, at least.
 EACH = 25
-RUNS = 400 if SOAK else 8
+RUNS = 400 if SOAK else 6
 
 
 @pytest.fixture(autouse=True)
