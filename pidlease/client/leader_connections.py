@@ -170,9 +170,13 @@ def _backoff(settings: ProducerSettings) -> Backoff:
 
 def _config(settings: ProducerSettings) -> UpstreamConfig:
     seconds = settings.request_timeout_ms / 1000
+    security = settings.security
     return UpstreamConfig(
         addresses_of(settings.bootstrap_servers),
-        tls_context=settings.ssl_context if settings.security_protocol == "SSL" else None,
+        tls_context=security.tls_context,
+        mechanism=security.mechanism,
+        username=security.username,
+        password=security.password,
         client_id=settings.client_id,
         connect_seconds=seconds,
         request_seconds=seconds,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 import httpx
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
+from pidlease.client.settings import ProducerSettings
 from pidlease.core.lease import NO_PID, Lease, LeaseWanted
 from pidlease.http_api.lease_messages import LEASES_MAX
 
@@ -53,20 +54,44 @@ class LeaseClient:
     ```
 
     Parameters:
-        url: the server's HTTP port, `http://HOST:PORT`.
+        url: the server's HTTP port, `http://HOST:PORT`, or `https://HOST:PORT`.
         timeout_s: of a request.
         transport: for tests; None: the network.
+        ssl_context: for https; None: trusts the certificates that are known to httpx.
+        login: user and password, for Basic (RFC 7617); None: none.
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = 30, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        login: tuple[str, str] | None = None,
     ) -> None:
+        is_tls = url.lower().startswith("https:")
         self._http: Final = httpx.AsyncClient(
             base_url=url,
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
-            verify=_trusted() if url.lower().startswith("https:") else _NO_CERTIFICATES,
+            verify=(ssl_context or _trusted()) if is_tls else _NO_CERTIFICATES,
+            auth=httpx.BasicAuth(*login) if login is not None else None,
+        )
+
+    @classmethod
+    def of(cls, settings: ProducerSettings, timeout_s: float = 30) -> Self:
+        """Return a client with a producer's URL, TLS and login.
+
+        Parameters:
+            timeout_s: of a request.
+        """
+        return cls(
+            settings.leases,
+            timeout_s=timeout_s,
+            ssl_context=settings.ssl_context,
+            login=settings.security.http_login(settings.leases),
         )
 
     @property

@@ -82,7 +82,7 @@ class Pipeline:
         self._started = True
         self.loop = asyncio.get_running_loop()
         self._connections = LeaderConnections(self)
-        self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
+        self._leases = LeaseClient.of(self.settings, _LEASE_TIMEOUT_S)
         self.session = PidSession(self, self._leases)
         self._sender = Sender(self, self.session, self._connections)
         self._deadlines = BatchDeadlines(self, self._obstacle)

@@ -10,6 +10,11 @@ from urllib.parse import urlsplit
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.record_arguments import Serializer
 from pidlease.core.pid import Policy, policy_of
+from pidlease.kafka.client.connection_security import (
+    ConnectionSecurity,
+    SaslMechanism,
+    SecurityProtocol,
+)
 
 Place = tuple[str, int]
 PolicyName = Literal["strict", "monotonic"]
@@ -49,8 +54,11 @@ class ProducerOptions(TypedDict, total=False):
     retry_backoff_max_ms: float
     metadata_max_age_ms: float
     renew_before: float
-    security_protocol: Literal["PLAINTEXT", "SSL"]
+    security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None
+    sasl_mechanism: SaslMechanism
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
 
 
 class RecordOptions(TypedDict, total=False):
@@ -96,8 +104,11 @@ class ProducerSettings:
         retry_backoff_max_ms: the longest wait before a batch is sent again.
         metadata_max_age_ms: how often the metadata is loaded again, for new partitions.
         renew_before: the part of a lease that is left when the next PID is leased.
-        security_protocol: PLAINTEXT or SSL.
-        ssl_context: of SSL connections.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, of the Kafka port.
+        ssl_context: of SSL and SASL_SSL, and of a URL of leases that begins with https.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+        sasl_plain_username: the user of SASL; also for leases, if their URL begins with https.
+        sasl_plain_password: the user's password, whatever the mechanism.
     """
 
     bootstrap_servers: str | Sequence[str]
@@ -123,8 +134,11 @@ class ProducerSettings:
     retry_backoff_max_ms: float = 1_000
     metadata_max_age_ms: float = 300_000
     renew_before: float = 0.1
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
+    sasl_mechanism: SaslMechanism = "PLAIN"
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -137,6 +151,7 @@ class ProducerSettings:
             self._number_problem(),
             self._size_problem(),
             self._time_problem(),
+            self.security.problem,
         ):
             if problem:
                 raise ValueError(problem)
@@ -145,6 +160,17 @@ class ProducerSettings:
     def monotonic(self) -> bool:
         """Whether sequence gaps are allowed."""
         return self.policy == "monotonic"
+
+    @property
+    def security(self) -> ConnectionSecurity:
+        """TLS and SASL of the connections."""
+        return ConnectionSecurity(
+            security_protocol=self.security_protocol,
+            ssl_context=self.ssl_context,
+            sasl_mechanism=self.sasl_mechanism,
+            sasl_plain_username=self.sasl_plain_username,
+            sasl_plain_password=self.sasl_plain_password,
+        )
 
     @property
     def codec(self) -> str | None:
@@ -201,8 +227,6 @@ class ProducerSettings:
                 return f"{name} is above 0"
         if self.max_batch_size > self.max_request_size:
             return "max_batch_size is not above max_request_size"
-        if self.security_protocol == "SSL" and self.ssl_context is None:
-            return "security_protocol SSL needs an ssl_context"
         return ""
 
     def _time_problem(self) -> str:

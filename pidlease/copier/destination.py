@@ -39,7 +39,7 @@ class Destination:
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
-        self.leases: Final = LeaseClient(settings.leases)
+        self.leases: Final = LeaseClient.of(settings)
         self.connections: Final = LeaderConnections(self)
         self._tasks: Final = BackgroundTasks(self.broken)
         self._channels: dict[PartitionQueue, Channel] = {}
@@ -103,6 +103,9 @@ def destination_settings(settings: CopySettings) -> ProducerSettings:
         request_timeout_ms=settings.request_timeout_ms,
         security_protocol=settings.security_protocol,
         ssl_context=settings.ssl_context,
+        sasl_mechanism=settings.sasl_mechanism,
+        sasl_plain_username=settings.sasl_plain_username,
+        sasl_plain_password=settings.sasl_plain_password,
     )
 
 

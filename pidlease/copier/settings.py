@@ -5,9 +5,14 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pidlease.client.settings import IN_FLIGHT_MAX
+from pidlease.kafka.client.connection_security import (
+    ConnectionSecurity,
+    SaslMechanism,
+    SecurityProtocol,
+)
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 
 #: The placeholder of the source's topic name in `rename`.
@@ -68,8 +73,11 @@ class CopySettings:
         who: the id of this copier for other copiers; empty: host and process.
         source_security: aiokafka's options for the source: security_protocol, ssl_context,
             sasl_mechanism, sasl_plain_username, sasl_plain_password.
-        security_protocol: towards the destination: PLAINTEXT or SSL.
-        ssl_context: of SSL connections to the destination.
+        security_protocol: towards the destination: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: of SSL and SASL_SSL to the destination, and of an https URL of leases.
+        sasl_mechanism: towards the destination: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+        sasl_plain_username: the user at the destination.
+        sasl_plain_password: that user's password.
     """
 
     source: str | Sequence[str]
@@ -95,8 +103,22 @@ class CopySettings:
     max_in_flight: int = IN_FLIGHT_MAX
     who: str = ""
     source_security: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
+    sasl_mechanism: SaslMechanism = "PLAIN"
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = field(default=None, repr=False)
+
+    @property
+    def security(self) -> ConnectionSecurity:
+        """TLS and SASL towards the destination."""
+        return ConnectionSecurity(
+            security_protocol=self.security_protocol,
+            ssl_context=self.ssl_context,
+            sasl_mechanism=self.sasl_mechanism,
+            sasl_plain_username=self.sasl_plain_username,
+            sasl_plain_password=self.sasl_plain_password,
+        )
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -104,7 +126,7 @@ class CopySettings:
         Raises:
             ValueError: one is invalid; the text names it.
         """
-        for problem in (self._what_problem(), self._number_problem()):
+        for problem in (self._what_problem(), self._number_problem(), self.security.problem):
             if problem:
                 raise ValueError(problem)
 

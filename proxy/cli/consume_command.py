@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
 from pidlease.storage.topics.topic_store import illegal_name
+from proxy.cli.client_login import security_options
 from proxy.cli.console import cannot_run, refused
 from proxy.cli.kafka_topics import (
     SERVERS,
@@ -117,7 +118,7 @@ async def _consume(servers: str, request: _Request) -> None:
     # Of an open or aborted transaction, nothing is printed.
     consumer = AIOKafkaConsumer(
         bootstrap_servers=servers, client_id="pidlease-cli", enable_auto_commit=False,
-        auto_offset_reset="none", isolation_level="read_committed",
+        auto_offset_reset="none", isolation_level="read_committed", **security_options(),
     )  # fmt: skip
     try:
         try:

@@ -14,6 +14,7 @@ from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from proxy.cli.client_login import security_options
 from proxy.cli.console import WRONG, cannot_run, plain_table, print_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 from proxy.cli.stop_signals import stopped_by_signals
@@ -117,6 +118,7 @@ def copy(  # noqa: PLR0913 - an option each
             source_security=_security(
                 tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username, password=from_password
             ),
+            **security_options(),
         )
     except (ValueError, OSError) as error:
         raise cannot_run(str(error)) from None

@@ -14,6 +14,7 @@ from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.kafka.client.topic_creation import BY_DEFAULT, RefusedChangeError
 from pidlease.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pidlease.kafka.errors import UpstreamError
+from proxy.cli.client_login import connection_security
 from proxy.cli.console import cannot_run, refused
 
 __all__ = ["BY_DEFAULT", "SERVERS", "ServersOption", "add_partitions", "create_topic",
@@ -86,8 +87,18 @@ async def _change(servers: str, topic: str, change: Callable[[Cluster], Awaitabl
 @asynccontextmanager
 async def _cluster(servers: str) -> AsyncIterator[Cluster]:
     """Connect to the cluster; end the command if it cannot be reached."""
+    security = connection_security()
     try:
-        cluster = Cluster(UpstreamConfig(addresses_of(servers), client_id="pidlease-cli"))
+        cluster = Cluster(
+            UpstreamConfig(
+                addresses_of(servers),
+                tls_context=security.tls_context,
+                mechanism=security.mechanism,
+                username=security.username,
+                password=security.password,
+                client_id="pidlease-cli",
+            )
+        )
         await cluster.start()
     except (UpstreamError, ValueError) as error:
         raise kafka_unreachable(servers, error) from None

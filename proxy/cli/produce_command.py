@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple, cast
 from urllib.parse import quote
 
 import typer
@@ -21,6 +21,7 @@ from pidlease.client import (
 from pidlease.client.settings import Codec, ProducerOptions
 from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.topics.topic_store import illegal_name
+from proxy.cli.client_login import security_options
 from proxy.cli.console import WRONG, cannot_run, refused, stderr
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 from proxy.cli.kafka_topics import SERVERS, ServersOption, kafka_unreachable
@@ -114,6 +115,7 @@ def produce(  # noqa: PLR0913 - an option each
             "name": name,
             "compression_type": compression,
             "client_id": "pidlease-cli",
+            **cast("ProducerOptions", security_options()),
         }
     )
     run = _Run(producer, topic, form, skip_invalid=skip_invalid)

@@ -141,12 +141,20 @@ def test_names_that_cannot_be_mapped(name: str, text: str) -> None:
         read_settings({**SINK, name: "x"})
 
 
-@pytest.mark.parametrize(
-    "given", [SASL, {"sasl.jaas.config": "x"}, {"security.protocol": "SASL_PLAINTEXT"}]
-)
-def test_the_sink_has_no_sasl(given: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match=r"Kafka port has no SASL.*upstream_sasl"):
-        read_settings({**SINK, **prefixed(given)})
+@needs_openssl
+def test_the_sink_logs_in(tmp_path: Path) -> None:
+    root = Authority(tmp_path).root.certificate
+    jaas = f'{SCRAM} required username="me" password="top secret";'
+    given = prefixed({
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": jaas, "ssl.truststore.location": str(root),
+    })  # fmt: skip
+    settings = read_settings({**SINK, **given, "leases": "https://a:8080"})
+    security = settings.producer().security
+    assert (security.mechanism, security.username) == ("SCRAM-SHA-512", "me")
+    assert security.http_login("https://a:8080") == ("me", "top secret")
+    assert security.http_login("http://a:8080") is None, "Basic would show the password"
+    assert "top secret" not in repr(settings) + repr(settings.producer()) + repr(security)
 
 
 @needs_openssl
