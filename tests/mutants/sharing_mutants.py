@@ -133,14 +133,7 @@ SHARING: Final = (
         "pidlease/engine/appenders/writer_takeover.py",
         "            if marked:\n",
         "            if end >= 0:\n",
-        (_HANDOVER,),
-    ),
-    Mutant(
-        "a takeover goes on without the fences of names",
-        _KAFKA_WRITERS,
-        "            await self.after_take()\n",
-        "            pass\n",
-        (_HANDOVER,),
+        ("tests/unit/engine/test_kafka_appender.py", _HANDOVER),
     ),
     Mutant(
         "a partition that comes back goes on from where this server had applied it",

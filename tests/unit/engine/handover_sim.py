@@ -270,7 +270,7 @@ class SimServer:
         if self.gates:
             yield self._answer_question
         if self.inbox:
-            yield lambda: self.inbox.popleft()()
+            yield self._read_request
         if any(log.back for log in self.logs):
             yield self._answer
         if self.refreshing is None or self.refreshing.done():
@@ -281,6 +281,9 @@ class SimServer:
 
     def _answer_question(self) -> None:
         self.gates.popleft().set()
+
+    def _read_request(self) -> None:
+        self.inbox.popleft()()
 
     def _refresh(self) -> None:
         self.refreshing = self.task(self.cluster.refresh())

@@ -18,7 +18,7 @@ from pidlease.storage.errors import LogError
 from tests.crash.seeds import SOAK, new_random
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle
-from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, World
+from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, StrictClient, World
 
 RUNS = 400 if SOAK else 25
 PID, OTHER = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
@@ -357,6 +357,7 @@ async def test_what_waits_while_another_server_is_the_writer_is_validated_again(
     """A server is suspended while it renews its writer, after it has checked the owner."""
     world = await _with_writer("lanes-suspended")
     (client,) = world.clients
+    assert isinstance(client, StrictClient)
     partition, log = world.partition, world.log
     appender = partition._appends._writer_appender  # type: ignore[attr-defined]
     for _ in range(5):
