@@ -147,7 +147,7 @@ SHARING: Final = (
         _PARTITION,
         "        return await known and not self.gone and not self.elsewhere\n",
         "        return await known and not self.gone\n",
-        (_HANDOVER,),
+        ("tests/unit/engine/test_kafka_appender.py", _HANDOVER),
     ),
     Mutant(
         "the map is not compared again after a takeover that came to nothing",

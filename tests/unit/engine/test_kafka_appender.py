@@ -388,6 +388,19 @@ async def test_what_waits_while_another_server_is_the_writer_is_validated_again(
     assert rows == sorted(set(rows))
 
 
+async def test_a_question_has_no_answer_once_the_partition_is_handed_over() -> None:
+    """Its state is forgotten then, and the producer would seem to begin at 0."""
+    world = await _with_writer("lanes-handed-over")
+    (client,) = world.clients
+    world.now_ms += WRITER_MS
+    asked = asyncio.create_task(world.partition.sure_of(client.pid))
+    await settle()
+    assert world.gates  # it takes the writer first
+    world.partition.leave_to("another server serves it")
+    await _go(world, asked.done)
+    assert not asked.result()
+
+
 async def test_it_is_asked_again_who_owns_the_partition() -> None:
     """The server that took the writer is gone, and the coordinator says so later."""
     world = await _with_writer("lanes-owned")
