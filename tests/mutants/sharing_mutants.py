@@ -15,7 +15,6 @@ _LOOKS: Final = "tests/unit/engine/test_block_lookup.py"
 _WRITERS: Final = "tests/unit/log/test_kafka_writers.py"
 _QUESTIONS: Final = "tests/unit/kafka/test_cluster_questions.py"
 
-_HANDOVER: Final = "tests/unit/engine/test_slot_handover.py"
 _MOVES: Final = "pidlease/engine/topics/partition_moves.py"
 _MOVED: Final = "tests/unit/engine/test_partition_moves.py"
 _SHARED: Final = "pidlease/engine/shared_cluster.py"
@@ -133,28 +132,14 @@ SHARING: Final = (
         "pidlease/engine/appenders/writer_takeover.py",
         "            if marked:\n",
         "            if end >= 0:\n",
-        ("tests/unit/engine/test_kafka_appender.py", _HANDOVER),
-    ),
-    Mutant(
-        "a partition that comes back goes on from where this server had applied it",
-        _MOVES,
-        "rows = rows_of(snapshot, each.name)",
-        "rows = each.rows()",
-        (_HANDOVER,),
+        ("tests/unit/engine/test_kafka_appender.py",),
     ),
     Mutant(
         "where a PID continues is answered by a server that hands the partition over",
         _PARTITION,
         "        return await known and not self.gone and not self.elsewhere\n",
         "        return await known and not self.gone\n",
-        ("tests/unit/engine/test_kafka_appender.py", _HANDOVER),
-    ),
-    Mutant(
-        "the map is not compared again after a takeover that came to nothing",
-        _MOVES,
-        "            if not taken:\n",
-        "            if taken > len(numbers):\n",
-        (_HANDOVER,),
+        ("tests/unit/engine/test_kafka_appender.py",),
     ),
     Mutant(
         "reads of ZooKeeper go without a sync",
