@@ -290,7 +290,7 @@ class Partition:
         """
         reading = self._appends.catch_up_before_refusal(pid)
         if reading is None:
-            return not self.gone
+            return not self.gone and not self.elsewhere
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def finish(*, sure: bool) -> None:
@@ -298,7 +298,8 @@ class Partition:
                 known.set_result(sure and self._knows_all_of(pid))
 
         reading.park(pid, Parked(partial(finish, sure=True), lambda _: finish(sure=False)))
-        return await known and not self.gone
+        # If it was handed over meanwhile, its state is gone: the PID would seem to begin at 0.
+        return await known and not self.gone and not self.elsewhere
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
         """Count and complete a batch that a listener refuses.

@@ -121,6 +121,27 @@ SHARING: Final = (
         ("tests/unit/core/test_slots.py",),
     ),
     Mutant(
+        "batches that were validated before another server was the writer are sent after it",
+        "pidlease/engine/appenders/writer_appender.py",
+        "(former is None or writer != (former.pid, former.epoch + 1))",
+        "former is None",
+        ("tests/unit/engine/test_kafka_appender.py",),
+    ),
+    Mutant(
+        "a takeover does not read to the writer's marker",
+        "pidlease/engine/appenders/writer_takeover.py",
+        "            if marked:\n",
+        "            if end >= 0:\n",
+        ("tests/unit/engine/test_kafka_appender.py",),
+    ),
+    Mutant(
+        "where a PID continues is answered by a server that hands the partition over",
+        _PARTITION,
+        "        return await known and not self.gone and not self.elsewhere\n",
+        "        return await known and not self.gone\n",
+        ("tests/unit/engine/test_kafka_appender.py",),
+    ),
+    Mutant(
         "reads of ZooKeeper go without a sync",
         _CONNECTION,
         "            lambda client: [client.sync_async(path), *ask(client)], (NoNodeError,)\n"

@@ -117,6 +117,10 @@ class WriterAppender(AppendReceiver):
     def begin(self, writer: Writer) -> None:
         """Begin as a writer, after the log was read up to its marker."""
         self._partition.totals.writers_taken += 1
+        former = self.writer
+        if self._waiting and (former is None or writer != (former.pid, former.epoch + 1)):
+            # They were validated before the log was read, and may be in it by now.
+            self.lose("another server may have been the partition's writer meanwhile")
         self.writer = writer
         self._taken_ms = self._clock_ms()
         self._known_until_ms = self._taken_ms + self._log.producers_kept_ms // 2

@@ -249,6 +249,10 @@ class PartitionMoves:
             LINES.write(_log, "warning", "partitions could not be taken over; trying again",
                         (topic, kind_of(error)), topic=topic, error=str(error))  # fmt: skip
             self._again()
+        else:
+            if not taken:
+                # The map changed meanwhile, and may name this server again.
+                self._again()
         finally:
             del self._takeovers[topic]
             self.taken_over += taken

@@ -327,17 +327,21 @@ class StrictClient(SimClient):
         first, count = self._first(number), number % 3 + 1
         return self.pid, Identity(self.pid, "", 0, first, first + count - 1)
 
-    def stored(self) -> list[tuple[int, int]]:
-        found: dict[int, int] = {}
-        order = []
+    def rows(self) -> list[tuple[int, int]]:
+        """Its rows in the log, in the log's order, with their offsets."""
+        found = []
         for header, data in zip(self._world.kafka.stored, self._world.kafka.data, strict=True):
             if header.producer_id == WRITER_ID and data:
                 for record in DefaultRecordBatch(data):
                     pid, _, row = record.value.decode().partition("/")
                     if int(pid) == self.pid:
-                        order.append(int(row))
-                        found[int(row)] = header.base_offset + record.offset
-        assert order == list(range(rows_before(self.count))), f"rows of {self.pid}"
+                        found.append((int(row), header.base_offset + record.offset))
+        return found
+
+    def stored(self) -> list[tuple[int, int]]:
+        rows = self.rows()
+        assert [row for row, _ in rows] == list(range(rows_before(self.count))), self.pid
+        found = dict(rows)
         return [(number, found[rows_before(number)]) for number in range(self.count)]
 
 

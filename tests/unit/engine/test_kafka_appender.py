@@ -18,7 +18,7 @@ from pidlease.storage.errors import LogError
 from tests.crash.seeds import SOAK, new_random
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle
-from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, World
+from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, StrictClient, World
 
 RUNS = 400 if SOAK else 25
 PID, OTHER = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
@@ -348,6 +348,57 @@ async def test_a_writer_is_taken_again_before_its_numbers_wrap(*, renewed: bool)
         await _go(world, lambda: 1 in world.clients[0].acked)
         assert world.kafka.epoch == epoch + 1
         assert world.kafka.stored[-1].base_sequence == 0
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_what_waits_while_another_server_is_the_writer_is_validated_again(
+    *, replaced: bool
+) -> None:
+    """A server is suspended while it renews its writer, after it has checked the owner."""
+    world = await _with_writer("lanes-suspended")
+    (client,) = world.clients
+    assert isinstance(client, StrictClient)
+    partition, log = world.partition, world.log
+    appender = partition._appends._writer_appender  # type: ignore[attr-defined]
+    for _ in range(5):
+        client.send()
+    told: list[Outcome] = []
+    client._produce(6, told.append)  # it waits: five are in flight
+    assert len(appender._waiting) == 1
+    world.now_ms += WRITER_MS
+    for _ in range(5):
+        world._arrive()
+        world._answer()
+    await settle()
+    world._read()  # it owns the partition
+    await settle()
+    suspended = world.gates.popleft()
+    if replaced:
+        world._stop()
+        client._server = None  # it reaches the other server
+        client.send()
+        await _go(world, lambda: 6 in client.acked)
+        assert not told
+    world.log = log
+    suspended.set()
+    world.faults = False
+    await _go(world, lambda: bool(told))
+    assert told[0].status is (Status.FAILED if replaced else Status.APPENDED)
+    rows = [number for number, _ in client.rows()]
+    assert rows == sorted(set(rows))
+
+
+async def test_a_question_has_no_answer_once_the_partition_is_handed_over() -> None:
+    """Its state is forgotten then, and the producer would seem to begin at 0."""
+    world = await _with_writer("lanes-handed-over")
+    (client,) = world.clients
+    world.now_ms += WRITER_MS
+    asked = asyncio.create_task(world.partition.sure_of(client.pid))
+    await settle()
+    assert world.gates  # it takes the writer first
+    world.partition.leave_to("another server serves it")
+    await _go(world, asked.done)
+    assert not asked.result()
 
 
 async def test_it_is_asked_again_who_owns_the_partition() -> None:
