@@ -32,6 +32,9 @@ _Result = TypeVar("_Result")
 _CALL_S: Final = 10.0
 #: For one thing, with all that is tried again.
 _GIVE_UP_S: Final = 120.0
+#: A call that takes longer, with its own timeout of _CALL_S, never returns: librdkafka's
+#: send_offsets_to_transaction does so at times (#5511, #5456).
+_HANGS_S: Final = 90.0
 _REST_S: Final = 0.05
 _RECORDS_MAX: Final = 400
 #: One transaction of so many is aborted on purpose.
@@ -61,6 +64,7 @@ class Copier:
     Attributes:
         ending: set when it is to end.
         replaced: set when another one takes its place.
+        given_up: set when it hangs, and nobody waits for it any more.
         done: what happened: "committed", "aborted", "had to abort", "tried again", "rebalanced".
     """
 
@@ -70,6 +74,8 @@ class Copier:
         name = ledger.name
         self.ending = Event()
         self.replaced = Event()
+        self.given_up = Event()
+        self._call_began = 0.0
         self.done: Counter[str] = Counter()
         self._source = source
         self._target = target
@@ -87,10 +93,16 @@ class Copier:
         self._consumer = Consumer({
             **quick, "group.id": name, "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "isolation.level": "read_committed", "session.timeout.ms": 10_000,
-            "heartbeat.interval.ms": 500,
+            "heartbeat.interval.ms": 500, "max.poll.interval.ms": 60_000,
         })  # fmt: skip
         #: As it was when partitions were given to us: later calls might tell of another generation.
         self._member: Any = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call of librdkafka has not returned in its time."""
+        began = self._call_began
+        return began > 0 and time.monotonic() - began > _HANGS_S
 
     def run(self) -> str:
         """Copy until it is to end: "ended"; or "fenced" or "fell out", see _FENCED and _FELL_OUT.
@@ -203,6 +215,7 @@ class Copier:
     def _persist(self, call: Callable[[], _Result]) -> _Result:
         deadline = time.monotonic() + _GIVE_UP_S
         while True:
+            self._call_began = time.monotonic()
             try:
                 return call()
             except KafkaException as error:
@@ -210,6 +223,8 @@ class Copier:
                     raise
                 self.done["tried again"] += 1
                 time.sleep(_REST_S)
+            finally:
+                self._call_began = 0.0
 
 
 class Copying:
@@ -251,10 +266,12 @@ class Copying:
             while (result := copier.run()) == "fell out" and not copier.replaced.is_set():
                 self._ended(copier, result)
                 self._copier = copier = self._new()
-            self._ended(copier, result)
+            if not copier.given_up.is_set():
+                self._ended(copier, result)
             running.set_result(result)
         except Exception as error:  # noqa: BLE001 - told to who waits
-            self.ledger.failures.append(repr(error))
+            if not copier.given_up.is_set():
+                self.ledger.failures.append(repr(error))
             running.set_exception(error)
 
     def _ended(self, copier: Copier, result: str) -> None:
@@ -272,10 +289,30 @@ class Copying:
         fenced = self.done["fenced"]
         while self.done["fenced"] == fenced:
             running = self._running
-            self._copier.replaced.set()
+            former = self._copier
+            former.replaced.set()
             self._copier = self._new()
             self.start()
-            assert running.result(within_s) in ("fenced", "fell out")
+            deadline = time.monotonic() + within_s
+            while not running.done() and not former.hangs:
+                assert time.monotonic() < deadline, "the former instance goes on"
+                time.sleep(_REST_S)
+            if running.done():
+                assert running.result() in ("fenced", "fell out")
+            else:
+                self._give_up(former)
+
+    def look(self) -> None:
+        """Start another instance if the present one hangs, as whoever runs it would."""
+        if self._copier.hangs:
+            self._give_up(self._copier)
+            self._copier = self._new()
+            self.start()
+
+    def _give_up(self, copier: Copier) -> None:
+        copier.given_up.set()
+        self.done += copier.done
+        self.done["hung"] += 1
 
     def finish(self, timeout_s: float) -> None:
         """See `Load`."""

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from proxy.kafka.produce_api import OWN_PIDS_FROM
+from tests.crash import lives
 from tests.crash.clients import LibrdkafkaLoad, Load
 from tests.crash.lives import Retries, loads_for, rounds
 from tests.crash.readback import Stored, consume
@@ -24,7 +25,7 @@ from tests.crash.relay import Weather
 from tests.crash.seeds import SOAK, new_random
 from tests.kafka_backend.cluster import behind_a_relay, kill_a_broker, make
 from tests.kafka_backend.copying import Copying
-from tests.kafka_backend.test_kills import get_on, read_back
+from tests.kafka_backend.test_kills import read_back
 from tests.servers.kafka import KafkaCluster
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -103,8 +104,13 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
 
 def get_on_or_say(loads: list[Load], retries: Retries, copying: Copying) -> None:
     """Wait until each load gets on; the error says where the copier is."""
+
+    def look() -> None:
+        retries.look()
+        copying.look()
+
     try:
-        get_on(loads, retries, WAIT_S)
+        lives.get_on(loads, look, WAIT_S)
     except AssertionError as error:
         error.add_note(copying.state())
         raise
@@ -123,6 +129,7 @@ def _wait_until_copied(cluster: KafkaCluster, copying: Copying, source: list[Sto
             told = {each.partition: each.offset for each in consumer.committed(asked, WAIT_S)}
             if told == ends:
                 return
+            copying.look()
             assert not copying.ledger.failures, copying.ledger.failures
             assert time.monotonic() < deadline, f"committed {told} of {ends}"
             assert all(told[number] <= end for number, end in ends.items())
