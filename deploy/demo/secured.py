@@ -208,7 +208,7 @@ def run_secured(console: Console, directory: Path) -> int:
                 server.start()
                 alice.wait(before + _PART)
             intruder.try_all()
-            alice.thread.join()
+            alice.finish()
             stored = _read_back(server)
     finally:
         server.kill9()
@@ -241,6 +241,12 @@ class _Alice:
             if self._problem or time.monotonic() > deadline:
                 raise DemoError(f"alice's records are not acknowledged: {self._problem}")
             time.sleep(_PAUSE_S / 10)
+
+    def finish(self) -> None:
+        """Wait until the producer is closed."""
+        self.thread.join()
+        if self._problem:
+            raise DemoError(f"alice failed after her last record: {self._problem}")
 
     def _run(self) -> None:
         server = self._server
