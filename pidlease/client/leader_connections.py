@@ -170,16 +170,12 @@ def _backoff(settings: ProducerSettings) -> Backoff:
 
 def _config(settings: ProducerSettings) -> UpstreamConfig:
     seconds = settings.request_timeout_ms / 1000
-    security = settings.security
-    return UpstreamConfig(
+    config = UpstreamConfig(
         addresses_of(settings.bootstrap_servers),
-        tls_context=security.tls_context,
-        mechanism=security.mechanism,
-        username=security.username,
-        password=security.password,
         client_id=settings.client_id,
         connect_seconds=seconds,
         request_seconds=seconds,
         metadata_seconds=settings.metadata_max_age_ms / 1000,
         refresh_backoff=_backoff(settings),
     )
+    return settings.secured(config)

@@ -91,7 +91,7 @@ class LeaseClient:
             settings.leases,
             timeout_s=timeout_s,
             ssl_context=settings.ssl_context,
-            login=settings.security.http_login(settings.leases),
+            login=settings.http_login(settings.leases),
         )
 
     @property

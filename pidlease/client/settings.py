@@ -72,7 +72,7 @@ class RecordOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
+class ProducerSettings(ConnectionSecurity):
     """A producer's settings.
 
     Attributes:
@@ -134,11 +134,6 @@ class ProducerSettings:
     retry_backoff_max_ms: float = 1_000
     metadata_max_age_ms: float = 300_000
     renew_before: float = 0.1
-    security_protocol: SecurityProtocol = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = None
-    sasl_mechanism: SaslMechanism = "PLAIN"
-    sasl_plain_username: str | None = None
-    sasl_plain_password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -151,7 +146,7 @@ class ProducerSettings:
             self._number_problem(),
             self._size_problem(),
             self._time_problem(),
-            self.security.problem,
+            self.security_problem,
         ):
             if problem:
                 raise ValueError(problem)
@@ -160,17 +155,6 @@ class ProducerSettings:
     def monotonic(self) -> bool:
         """Whether sequence gaps are allowed."""
         return self.policy == "monotonic"
-
-    @property
-    def security(self) -> ConnectionSecurity:
-        """TLS and SASL of the connections."""
-        return ConnectionSecurity(
-            security_protocol=self.security_protocol,
-            ssl_context=self.ssl_context,
-            sasl_mechanism=self.sasl_mechanism,
-            sasl_plain_username=self.sasl_plain_username,
-            sasl_plain_password=self.sasl_plain_password,
-        )
 
     @property
     def codec(self) -> str | None:

@@ -183,20 +183,17 @@ def _config(
     Raises:
         ValueError: an option is invalid; the text names it.
     """
-    if security.problem:
-        raise ValueError(security.problem)
+    if security.security_problem:
+        raise ValueError(security.security_problem)
     seconds = settings.request_timeout_ms / 1000
-    return UpstreamConfig(
+    config = UpstreamConfig(
         addresses_of(servers),
-        tls_context=security.tls_context,
-        mechanism=security.mechanism,
-        username=security.username,
-        password=security.password,
         client_id=client_id,
         connect_seconds=seconds,
         request_seconds=seconds,
         metadata_seconds=METADATA_MS / 1000,
     )
+    return security.secured(config)
 
 
 def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnection]:
@@ -204,7 +201,7 @@ def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnec
     source = ConnectionSecurity(**settings.source_security)
     return (
         ClusterConnection("the source", settings.source, settings, source),
-        ClusterConnection("the destination", settings.destination, settings, settings.security),
+        ClusterConnection("the destination", settings.destination, settings, settings),
     )
 
 

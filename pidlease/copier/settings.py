@@ -1,18 +1,13 @@
 """The options of a copy, validated."""
 
 import re
-import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
 from pidlease.client.settings import IN_FLIGHT_MAX
-from pidlease.kafka.client.connection_security import (
-    ConnectionSecurity,
-    SaslMechanism,
-    SecurityProtocol,
-)
+from pidlease.kafka.client.connection_security import ConnectionSecurity
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 
 #: The placeholder of the source's topic name in `rename`.
@@ -22,14 +17,11 @@ CLIENT_ID: Final = "pidlease-copier"
 #: How often the metadata is loaded again, for new topics and partitions.
 METADATA_MS: Final = 30_000
 #: aiokafka's options for TLS and SASL.
-_SECURITY: Final = frozenset((
-    "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
-    "sasl_plain_password",
-))  # fmt: skip
+_SECURITY: Final = frozenset(each.name for each in fields(ConnectionSecurity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopySettings:
+class CopySettings(ConnectionSecurity):
     """A copy's settings.
 
     ```python
@@ -103,22 +95,6 @@ class CopySettings:
     max_in_flight: int = IN_FLIGHT_MAX
     who: str = ""
     source_security: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    security_protocol: SecurityProtocol = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = None
-    sasl_mechanism: SaslMechanism = "PLAIN"
-    sasl_plain_username: str | None = None
-    sasl_plain_password: str | None = field(default=None, repr=False)
-
-    @property
-    def security(self) -> ConnectionSecurity:
-        """TLS and SASL towards the destination."""
-        return ConnectionSecurity(
-            security_protocol=self.security_protocol,
-            ssl_context=self.ssl_context,
-            sasl_mechanism=self.sasl_mechanism,
-            sasl_plain_username=self.sasl_plain_username,
-            sasl_plain_password=self.sasl_plain_password,
-        )
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -126,7 +102,7 @@ class CopySettings:
         Raises:
             ValueError: one is invalid; the text names it.
         """
-        for problem in (self._what_problem(), self._number_problem(), self.security.problem):
+        for problem in (self._what_problem(), self._number_problem(), self.security_problem):
             if problem:
                 raise ValueError(problem)
 

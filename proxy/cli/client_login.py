@@ -34,7 +34,7 @@ def security_options() -> dict[str, Any]:
         "sasl_plain_username": user,
         "sasl_plain_password": password,
     }
-    if problem := ConnectionSecurity(**options).problem:
+    if problem := ConnectionSecurity(**options).security_problem:
         names = {"security_protocol": PROTOCOL_VARIABLE, "sasl_mechanism": MECHANISM_VARIABLE}
         for name, variable in names.items():
             problem = problem.replace(name, variable)

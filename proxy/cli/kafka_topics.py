@@ -89,16 +89,8 @@ async def _cluster(servers: str) -> AsyncIterator[Cluster]:
     """Connect to the cluster; end the command if it cannot be reached."""
     security = connection_security()
     try:
-        cluster = Cluster(
-            UpstreamConfig(
-                addresses_of(servers),
-                tls_context=security.tls_context,
-                mechanism=security.mechanism,
-                username=security.username,
-                password=security.password,
-                client_id="pidlease-cli",
-            )
-        )
+        config = UpstreamConfig(addresses_of(servers), client_id="pidlease-cli")
+        cluster = Cluster(security.secured(config))
         await cluster.start()
     except (UpstreamError, ValueError) as error:
         raise kafka_unreachable(servers, error) from None

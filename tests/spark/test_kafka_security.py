@@ -150,11 +150,11 @@ def test_the_sink_logs_in(tmp_path: Path) -> None:
         "sasl.jaas.config": jaas, "ssl.truststore.location": str(root),
     })  # fmt: skip
     settings = read_settings({**SINK, **given, "leases": "https://a:8080"})
-    security = settings.producer().security
+    security = settings.producer()
     assert (security.mechanism, security.username) == ("SCRAM-SHA-512", "me")
     assert security.http_login("https://a:8080") == ("me", "top secret")
     assert security.http_login("http://a:8080") is None, "Basic would show the password"
-    assert "top secret" not in repr(settings) + repr(settings.producer()) + repr(security)
+    assert "top secret" not in repr(settings) + repr(security)
 
 
 @needs_openssl

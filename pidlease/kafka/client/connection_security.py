@@ -1,11 +1,11 @@
 """TLS and SASL of a client's connections, by the names that aiokafka's users know."""
 
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from pidlease.kafka.client.settings import Mechanism
+from pidlease.kafka.client.settings import Mechanism, UpstreamConfig
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -33,7 +33,7 @@ class ConnectionSecurity:
     sasl_plain_password: str | None = field(default=None, repr=False)
 
     @property
-    def problem(self) -> str:
+    def security_problem(self) -> str:
         """What is invalid, and names the option; empty: nothing."""
         protocol = self.security_protocol
         if protocol not in _PROTOCOLS:
@@ -75,6 +75,16 @@ class ConnectionSecurity:
         if not self._sasl or urlsplit(url).scheme != "https":
             return None
         return self.username, self.password
+
+    def secured(self, config: UpstreamConfig) -> UpstreamConfig:
+        """Return settings of connections, with this TLS and login."""
+        return replace(
+            config,
+            tls_context=self.tls_context,
+            mechanism=self.mechanism,
+            username=self.username,
+            password=self.password,
+        )
 
     @property
     def _tls(self) -> bool:

@@ -361,7 +361,7 @@ async def connect(settings: SinkSettings) -> AsyncIterator[RunPreparation]:
     servers = settings.bootstrap_servers.split(",")
     timeout_s = settings.request_timeout_ms / 1000
     async with LeaseClient.of(producer, timeout_s) as leases:
-        cluster = ClusterConnection("the destination", servers, settings, producer.security)
+        cluster = ClusterConnection("the destination", servers, settings, producer)
         try:
             await cluster.start()
             yield RunPreparation(settings, cluster, leases)
