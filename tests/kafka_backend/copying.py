@@ -64,7 +64,7 @@ class Copier:
     Attributes:
         ending: set when it is to end.
         replaced: set when another one takes its place.
-        given_up: set when it hangs, and nobody waits for it any more.
+        given_up: set when it hangs; its result is ignored from then on.
         done: what happened: "committed", "aborted", "had to abort", "tried again", "rebalanced".
     """
 

@@ -3,6 +3,8 @@
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,3 +93,17 @@ class Running:
             "sasl_mechanism": mechanism, "sasl_plain_username": user,
             "sasl_plain_password": SECRETS.get(user, "wrong"), **more,
         }  # fmt: skip
+
+
+@contextmanager
+def started(folder: Path, *topics: str) -> Iterator[Running]:
+    """Start a server with some topics; it is killed at the end of the block."""
+    made = Running(folder)
+    try:
+        made.server.start()
+        with made.http("root") as root:
+            for topic in topics:
+                assert root.post("/v1/topics", json={"name": topic}).status_code == 201
+        yield made
+    finally:
+        made.server.kill9()

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import admin as confluent_admin
 
 from proxy.security.acls import ResourceKind
-from tests.secure.secured_process import HANG_S, SECRETS, Running
+from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import Certificate, needs_openssl
 
 pytestmark = needs_openssl
@@ -25,14 +25,8 @@ _T, _G = ResourceKind.TOPIC, ResourceKind.GROUP
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    made = Running(tmp_path_factory.mktemp("clients") / "server")
-    try:
-        made.server.start()
-        with made.http("root") as root:
-            assert root.post("/v1/topics", json={"name": "t"}).status_code == 201
+    with started(tmp_path_factory.mktemp("clients") / "server", "t") as made:
         yield made
-    finally:
-        made.server.kill9()
 
 
 def _until(happened: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from aiokafka.helpers import create_ssl_context
 
 from pidlease.client import LeasedProducer
 from pidlease.client.settings import ProducerOptions, settings_of
-from tests.secure.secured_process import HANG_S, SECRETS, Running
+from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import needs_openssl
 from tests.servers.pidlease import PidleaseServer
 
@@ -23,15 +23,8 @@ _RECORDS: Final = 300
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    made = Running(tmp_path_factory.mktemp("own") / "server")
-    try:
-        made.server.start()
-        with made.http("root") as root:
-            for topic in ("t", "t.copy"):
-                assert root.post("/v1/topics", json={"name": topic}).status_code == 201
+    with started(tmp_path_factory.mktemp("own") / "server", "t", "t.copy") as made:
         yield made
-    finally:
-        made.server.kill9()
 
 
 def _options(running: Running, user: str, mechanism: str, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 pytest.importorskip("pyspark")
 
 from tests.crash.seeds import SOAK
-from tests.secure.secured_process import HANG_S, SECRETS, Running
+from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import needs_openssl
 from tests.servers.kafka import KafkaServer
 from tests.spark.sink.queries import Copying, fill
@@ -29,9 +29,7 @@ _LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
 def test_rows_arrive_once(spark: "SparkSession", kafka_source: KafkaServer, tmp_path: Path) -> None:
-    running = Running(tmp_path / "secured")
-    running.server.start()
-    try:
+    with started(tmp_path / "secured") as running:
         fill(kafka_source, "secured", COUNT)
         options = {
             "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-512",
@@ -47,8 +45,6 @@ def test_rows_arrive_once(spark: "SparkSession", kafka_source: KafkaServer, tmp_
         assert _count(running, "secured.copy") == COUNT
         running.server.kill9()
         assert SECRETS["root"] not in running.server.log_text()
-    finally:
-        running.server.kill9()
 
 
 def _count(running: Running, topic: str) -> int:

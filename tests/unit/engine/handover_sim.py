@@ -201,7 +201,7 @@ class SimServer:
         self.gates.append(gate)
         await gate.wait()
         if self.faults and self.random.random() < 0.05:
-            raise LogError("nobody answers")
+            raise LogError("no answer")
 
     def task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work, context=self.context)
@@ -319,7 +319,7 @@ class Producer:
 
     Parameters:
         generation: rises with each grant of its name.
-        first: where it was told to continue.
+        first: the number with which it begins.
     """
 
     def __init__(self, world: "HandoverWorld", pid: int, generation: int, first: int) -> None:
@@ -342,6 +342,10 @@ class Producer:
         if self._held:
             return not self._in_flight
         return self._next < self.world.batches and len(self._in_flight) < _DEPTH
+
+    def begin_at(self, first: int) -> None:
+        """Continue there; nothing was sent before."""
+        self.first = self._next = first
 
     def send(self) -> None:
         if self._held:
@@ -382,7 +386,7 @@ class Producer:
 
     def _told(self, token: object, number: int, outcome: Outcome) -> None:
         if self._in_flight.get(number) is not token:
-            return  # nobody listens on that connection any more
+            return  # the response is to a connection that it has given up
         del self._in_flight[number]
         if outcome.status in (Status.APPENDED, Status.DUPLICATE):
             self.acked[number] = outcome.offset
@@ -400,7 +404,7 @@ class Producer:
         return all(each in self.acked for each in range(self.first, number))
 
     def connect_again(self) -> None:
-        """Its requests stay where they are; nobody waits for their responses."""
+        """Its requests stay where they are; their responses are ignored."""
         if self._in_flight:
             self._in_flight.clear()
             self._held = True
@@ -429,6 +433,8 @@ class HandoverWorld:
         self.wrong: list[str] = []
         self._kafkas, self._named = kafkas, named
         self._granting: set[int] = set()
+        #: The producers that know where to continue.
+        self.told: set[int] = set()
 
     def note(self, what: str) -> None:
         self.happened[what] = self.happened.get(what, 0) + 1
@@ -594,7 +600,7 @@ class HandoverWorld:
         generation = newest.generation + 1
         self._bind(pid, generation)
         self.note("granted")
-        # Until it is told where to continue, it sends nothing.
+        # It sends nothing until it knows where to continue.
         self.producers[pid].append(waiting := Producer(self, pid, generation, self.batches))
         self._granting.add(pid)
         self._ask_where(waiting)
@@ -610,17 +616,15 @@ class HandoverWorld:
                 return
             self._granting.discard(waiting.pid)
             if waiting.first == self.batches and not waiting.acked:
-                waiting.__init__(self, waiting.pid, waiting.generation, first)  # type: ignore[misc]
+                waiting.begin_at(first)
                 self.told.add(id(waiting))
 
-        server.inbox.append(lambda: (server.task(ask()), None)[1])
+        def begin() -> None:
+            server.task(ask())
+
+        server.inbox.append(begin)
 
     # ------------------------------------------------------------------ to the end, and looked at
-
-    @property
-    def told(self) -> set[int]:
-        """The producers that were told where to continue."""
-        return self.__dict__.setdefault("_told", set())  # type: ignore[no-any-return]
 
     async def run(self, steps: int) -> None:
         """So many steps with faults, and then without until all have finished."""
