@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.demo import DemoError, crashes
+from deploy.demo import DemoError, clients, crashes
 from deploy.demo.clients import Client, Pace
 from deploy.demo.crashes import AFTER_FSYNC, BROKER, KILL, Crasher
 from deploy.demo.leased import Verdict
@@ -51,7 +51,7 @@ def test_the_topics_begin_and_end_together() -> None:
 
 def test_rows_never_run_out_before_the_last_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
     left, crashes_left = 10_000, 2
     pace = Pace(40, lambda: crashes_left)
 
@@ -66,7 +66,7 @@ def test_rows_never_run_out_before_the_last_crash(monkeypatch: pytest.MonkeyPatc
 
 def test_rows_go_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(clients, "time", SimpleNamespace(monotonic=lambda: now))
     left = 10_000
     pace = Pace(40, lambda: 0)
     shares = []

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -145,7 +146,7 @@ def test_pages_follow_each_other_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, height=60)
     monkeypatch.setattr(top_command, "stdout", lambda: console)
-    monkeypatch.setattr("proxy.cli.top_command.time.sleep", sleep)
+    monkeypatch.setattr(top_command, "time", SimpleNamespace(sleep=sleep))
     with stub(found) as url:
         result = run("top", "--url", url)
     assert result.exit_code == 0, result.stderr

@@ -1,15 +1,18 @@
 """Events of which there are many."""
 
+from types import SimpleNamespace
+
 import pytest
 from structlog.testing import capture_logs
 
+from pidlease.engine import event_log
 from pidlease.engine.event_log import EventLog
 
 
 def test_some_of_each_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """And how many were not, when the next one is."""
     now = 100.0
-    monkeypatch.setattr("pidlease.engine.event_log.time.monotonic", lambda: now)
+    monkeypatch.setattr(event_log, "time", SimpleNamespace(monotonic=lambda: now))
     told = EventLog(logged_max=3, seconds=10)
     with capture_logs() as logs:
         for number in range(8):

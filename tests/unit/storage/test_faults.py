@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pidlease.core.buffer import Buffer
+from pidlease.storage import file_faults
 from pidlease.storage.file_faults import Fault, FaultPlan, FaultyFiles
 from pidlease.storage.files import OpenFile, make_durable_folder, read_file, write_aside
 from tests.servers.waiting import WAIT_S
@@ -111,7 +113,7 @@ def test_fail_from_goes_on_failing_but_only_where_the_pattern_says() -> None:
 
 def test_slow_delays_and_later_faults_still_fire(monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
-    monkeypatch.setattr("pidlease.storage.file_faults.time.sleep", naps.append)
+    monkeypatch.setattr(file_faults, "time", SimpleNamespace(sleep=naps.append))
     _, files = make("slow=0.25 before fsync * 2; fail before fsync * 4; slow after fsync * 4")
     log = files.open(PATH, create=True)
     for _ in range(3):
