@@ -44,6 +44,7 @@ from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
+from proxy.http.immediate_appends import ImmediateAppends
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
@@ -336,8 +337,11 @@ class App:
         self._secure_http(app)
         self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        config = http_config(app, _HTTP_STOP_SECONDS)
         security = self._security
+        immediate = None
+        if security is None:  # it checks rights around the application
+            immediate = ImmediateAppends(self._http_api.records, self._metrics.http.answered)
+        config = http_config(app, _HTTP_STOP_SECONDS, immediate)
         if security is not None and security.config.http.tls and security.certificates is not None:
             config.load()
             config.ssl = security.certificates.context

@@ -50,9 +50,33 @@ class AppendService:
     ) -> Outcome:
         """Append a batch. The append continues when the caller stops waiting.
 
+        The parameters and errors are those of `submit`.
+        """
+        completed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not completed.done():  # the caller may have been cancelled
+                completed.set_result(outcome)
+
+        self.submit(partition, data, identity, done, repeatable=repeatable, send=send)
+        return await completed
+
+    def submit(
+        self,
+        partition: Partition,
+        data: bytearray,
+        identity: Identity | None,
+        done: Done,
+        *,
+        repeatable: bool = True,
+        send: StreamSend | None = None,
+    ) -> None:
+        """Submit a batch.
+
         Parameters:
             data: a record batch v2; its first record holds the identity, if there is one.
             identity: the producer's identity; None: a plain append.
+            done: gets the outcome; perhaps before this returns.
             repeatable: whether the same request always makes the same bytes. If not, a duplicate
                 is not compared with its original.
             send: what it is beside its records, if the partition is a stream.
@@ -60,26 +84,26 @@ class AppendService:
         Raises:
             CorruptBatchError: `data` is not an intact batch.
             InvalidBatchError: clients may not append such a batch.
-            KeyInFlightError: an append with the same idempotency key is in flight.
+            KeyInFlightError: an append with the same idempotency key is in flight. After any of
+                these nothing was submitted.
         """
         header = read_header(data)
         check_intact(header, data)
         check_from_client(header)
-        completed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         policy = None
         if identity is not None and partition.judging:
             policy = Policy.EPOCH if identity.name else policy_of(identity.pid)
 
-        def done(outcome: Outcome) -> None:
+        def counted(outcome: Outcome) -> None:
             partition.counts.by_http[policy, outcome.status] += 1
-            if not completed.done():  # the caller may have been cancelled
-                completed.set_result(outcome)
+            done(outcome)
 
         if identity is None:
-            self._submit(partition, send, -1, header, data, batch_of(header), done)
+            self._submit(partition, send, -1, header, data, batch_of(header), counted)
         else:
-            self._produce(partition, header, data, identity, done, repeatable=repeatable, send=send)
-        return await completed
+            self._produce(
+                partition, header, data, identity, counted, repeatable=repeatable, send=send
+            )
 
     @staticmethod
     def _submit(  # noqa: PLR0913, PLR0917 - of a batch

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: A partition number without leading zeros, so small that it is valid.
-_PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
+PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
 
 #: Appends the records of a request to a topic's partition.
 Append = Callable[[Request, str, int], Awaitable[Response]]
@@ -67,7 +67,7 @@ class DirectAppends:
         """Serve a request."""
         found = None
         if scope["type"] == "http" and scope["method"] == "POST":
-            found = _PATH.fullmatch(scope["path"])
+            found = PATH.fullmatch(scope["path"])
         if found is None or any(name == b"origin" for name, _ in scope["headers"]):
             await self._app(scope, receive, send)
             return

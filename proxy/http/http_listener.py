@@ -62,11 +62,13 @@ class HttpApi(NamedTuple):
         start: starts the removal of expired streams; call it in the event loop.
         close: ends reads that wait.
         disconnect: closes the connections to other active servers.
+        records: the routes for records.
     """
 
     start: Callable[[], None]
     close: Callable[[], None]
     disconnect: Callable[[], Coroutine[Any, Any, None]]
+    records: RecordRoutes
 
 
 def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
@@ -120,4 +122,4 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         records.close()
         stream_routes.close()
 
-    return HttpApi(stream_routes.catalog.start, close, owners.close)
+    return HttpApi(stream_routes.catalog.start, close, owners.close, records)

@@ -6,26 +6,42 @@
   client offers HTTP/2. Here h11 serves such a connection, by HTTP/1.1.
 - uvicorn refuses a malformed request at once, before it has served those that came before it on the
   connection. Here the refusal waits for their responses.
+
+Small appends do without uvicorn's task for each request: they are submitted when their bodies have
+arrived, also those behind others that were, and their responses are sent in the requests' order.
 """
 
-from asyncio import AbstractEventLoop, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
+from functools import partial
 from typing import Any, Final
 
 import structlog
-from httptools import HttpParserError, HttpParserUpgrade
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
+from starlette.responses import Response
 from starlette.types import ASGIApp
 from typing_extensions import override
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
+from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
 PEER_CERTIFICATE: Final = "peer_certificate"
 #: The longest head of a request, and the longest trailers, in bytes.
 HEAD_BYTES_MAX: Final = 64 << 10
+#: How many requests of one connection are submitted, and not answered.
+_SUBMITTED_MAX: Final = 64
+#: How long the protocol waits for a small body; then a task reads it, with its limit of time.
+_BODY_SECONDS: Final = 0.02
+#: A longer body that comes in parts is read by a task, which counts its memory as it arrives.
+_BODY_BYTES_MAX: Final = 8 << 10
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +55,8 @@ class HttpProtocol(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: AbstractEventLoop | None = None,
+        *,
+        immediate: ImmediateAppends | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
@@ -47,6 +65,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._served: RequestResponseCycle | None = None
         #: The request that is being received; None: its head is not complete.
         self._received: RequestResponseCycle | None = None
+        self._immediate: Final = immediate
+        #: The request that is answered next, if no task has been started: its body is arriving.
+        self._arriving: tuple[RequestResponseCycle, Any] | None = None
+        self._body_timer: TimerHandle | None = None
+        #: The requests submitted, in their order; None: there is no response yet.
+        self._submitted: dict[RequestResponseCycle, Response | None] = {}
         #: The refusal of the malformed request that is the last of this connection.
         self._refusal: str | None = None
 
@@ -67,6 +91,8 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
             self._continue_by_h11(data[upgrade.args[0] :])
+        except HttpParserCallbackError:
+            raise  # an error of this server
         except HttpParserError as error:
             LINES.write(_log, "warning", "connection closed: malformed HTTP request", str(error),
                         client=str(self.client), error=str(error))  # fmt: skip
@@ -101,9 +127,75 @@ class HttpProtocol(HttpToolsProtocol):
             super().send_400_response(self._refusal)
 
     @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._start_arriving()  # its task ends when it finds the connection closed
+        super().connection_lost(exc)
+
+    @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Serve a request: it is its turn."""
         self._served = cycle
-        super()._start_asgi_task(cycle, app)
+        if cycle in self._submitted:
+            if (response := self._submitted[cycle]) is not None:
+                self.loop.call_soon(self._send, cycle, response)
+        elif cycle.more_body and self._immediate is not None and cycle.scope["method"] == "POST":
+            self._arriving = cycle, app
+            self._body_timer = self.loop.call_later(_BODY_SECONDS, self._start_arriving)
+        elif cycle.more_body or not self._submit(cycle):
+            super()._start_asgi_task(cycle, app)
+
+    def _start_arriving(self) -> None:
+        """Serve the request whose body is arriving, if there is one."""
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+        if self._arriving is not None:
+            (cycle, app), self._arriving = self._arriving, None
+            if cycle.more_body or not self._submit(cycle):
+                super()._start_asgi_task(cycle, app)
+
+    def _submit(self, cycle: RequestResponseCycle) -> bool:
+        """Submit a request whose body has arrived; False: a task must serve it, in its turn."""
+        if (
+            self._immediate is None
+            or self.flow.write_paused
+            or cycle.waiting_for_100_continue
+            or len(self._submitted) >= _SUBMITTED_MAX
+        ):
+            return False
+        self._submitted[cycle] = None
+        scope: Any = cycle.scope
+        try:
+            done = self._immediate.submit(scope, cycle.body, partial(self._respond, cycle))
+        except BaseException:
+            self.transport.close()  # a bug; its batch may be in the log, so nothing else serves it
+            raise
+        if not done:
+            del self._submitted[cycle]
+        return done
+
+    def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Send the response to a request that was submitted, in its turn."""
+        self._submitted[cycle] = response
+        if cycle is self._served:
+            # Not from within the engine, which goes on with other producers.
+            self.loop.call_soon(self._send, cycle, response)
+
+    def _send(self, cycle: RequestResponseCycle, response: Response) -> None:
+        del self._submitted[cycle]
+        cycle.response_started = cycle.response_complete = True
+        if self.transport.is_closing():
+            return
+        parts: list[Any] = [STATUS_LINE[response.status_code]]
+        for name, value in (*cycle.default_headers, *response.raw_headers):
+            parts += (name, b": ", value, b"\r\n")
+        if not cycle.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"\r\n", response.body)
+        self.transport.write(b"".join(parts))
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _continue_by_h11(self, rest: bytes) -> None:
         """Let h11 serve this connection from the current request on.
@@ -141,21 +233,35 @@ class HttpProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         super().on_body(body)
+        if self._arriving is not None and len(self.cycle.body) > _BODY_BYTES_MAX:
+            self._start_arriving()
 
     @override
     def on_message_complete(self) -> None:
         self._head_bytes = 0
-        self._received = None
+        cycle, self._received = self._received, None
         super().on_message_complete()
+        if self._arriving is not None and self._arriving[0] is cycle:
+            self._start_arriving()
+        elif (
+            self.pipeline
+            and self.pipeline[0][0] is cycle
+            and len(self._submitted) == len(self.pipeline)  # all those before it
+        ):
+            self._submit(cycle)
 
 
-def http_config(app: ASGIApp, stop_seconds: int | None = None) -> Config:
+def http_config(
+    app: ASGIApp, stop_seconds: int | None = None, immediate: ImmediateAppends | None = None
+) -> Config:
     """Return the configuration of uvicorn for an application.
 
     Parameters:
         stop_seconds: how long a stop waits for requests; None: until they are done.
+        immediate: serves appends without the application; None: it serves all.
     """
+    protocol: Any = partial(HttpProtocol, immediate=immediate)
     return Config(
-        app, http=HttpProtocol, ws="none", log_config=None, access_log=False, lifespan="off",
+        app, http=protocol, ws="none", log_config=None, access_log=False, lifespan="off",
         proxy_headers=False, timeout_graceful_shutdown=stop_seconds,
     )  # fmt: skip

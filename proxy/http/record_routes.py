@@ -50,7 +50,8 @@ from proxy.http.request_batch import (
 )
 from proxy.http.request_memory import HeldBytes, HeldResponse, read_body
 
-_PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
+#: The route of appends to a partition, and of reads.
+RECORDS_PATH: Final = "/v1/topics/{topic}/partitions/{partition}/records"
 _BY_KEY_PATH: Final = "/v1/topics/{topic}/records"
 _THIS: Final = re.compile("/v1/topics/[^/]*/(partitions/[^/]*/)?records/?")
 _NUMBER: Final = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
@@ -115,7 +116,7 @@ class RecordRoutes:
         self._service: AppendService | None = None
         self.router: Final = APIRouter(tags=["records"])
         self.router.add_api_route(
-            _PATH, self.append, methods=["POST"], response_model=AppendAnswer,
+            RECORDS_PATH, self.append, methods=["POST"], response_model=AppendAnswer,
             operation_id="append_records", responses=APPEND_REFUSALS,
             openapi_extra=append_description(),
         )  # fmt: skip
@@ -127,7 +128,7 @@ class RecordRoutes:
             openapi_extra=append_description(),
         )  # fmt: skip
         self.router.add_api_route(
-            _PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
+            RECORDS_PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
             operation_id="read_records", responses=READ_REFUSALS,
         )  # fmt: skip
 

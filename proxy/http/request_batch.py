@@ -308,11 +308,18 @@ class BatchMaker:
             ProducerFieldError: a field that identifies the producer is invalid.
             BodyTooLongError: the batch would be too large.
         """
-        convert, inline_bytes = build
-        if len(body) <= inline_bytes:
-            return convert(body, named)
+        batch = self.make_now(build, body, named)
+        if batch is not None:
+            return batch
         async with self._large:
-            return await pool.run(partial(convert, body, named))
+            return await pool.run(partial(build[0], body, named))
+
+    def make_now(
+        self, build: Build, body: bytearray, named: Identity | None
+    ) -> RequestBatch | None:
+        """Make a batch from a body as `make` does; None: it is large, a thread makes it."""
+        convert, inline_bytes = build
+        return convert(body, named) if len(body) <= inline_bytes else None
 
     async def of_values(
         self,

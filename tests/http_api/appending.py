@@ -18,6 +18,7 @@ from pidlease.storage.topics.topic_store import Topic
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import http_config
+from proxy.http.immediate_appends import ImmediateAppends
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
@@ -114,26 +115,27 @@ async def door(
     async with serving(folder, wanted) as server:
         app = FastAPI()
         server.engine.ready = True
-        close = add_http_api(app, lambda: server.engine, lambda: server.topics, limits).close
+        api = add_http_api(app, lambda: server.engine, lambda: server.topics, limits)
+        app.state.immediate = ImmediateAppends(api.records, lambda *_: None)
         if "t" not in server.engine.topics:
             await server.engine.create_topic(Topic.new("t", 2, dict(overrides or {})))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://pidlease", event_hooks=openapi_hooks()
         ) as client:
-            yield Door(app, client, server, close)
+            yield Door(app, client, server, api.close)
 
 
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[int]:
-    """The port of a real HTTP server in front of a door."""
+    """The port of a real HTTP server in front of a door; it serves small appends at once."""
     # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # What a client does not take is to stay with us, not in a buffer that the system makes large.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
     listener.listen()
-    running = uvicorn.Server(http_config(app))
+    running = uvicorn.Server(http_config(app, immediate=getattr(app.state, "immediate", None)))
     task = asyncio.create_task(running._serve([listener]))
     try:
         yield listener.getsockname()[1]

@@ -1,0 +1,103 @@
+"""Serves small appends in the protocol of their connection: no task, and nothing is waited for.
+
+What is refused before its batch is submitted, and what cannot be made at once, is left to
+`direct_appends`, so each refusal has one place.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from fastapi.exceptions import RequestValidationError
+from starlette.responses import Response
+from starlette.types import Scope
+
+from pidlease.engine.append_outcome import Outcome
+from pidlease.engine.keys_in_flight import KeyInFlightError
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import InvalidBatchError
+from proxy.http.direct_appends import PATH
+from proxy.http.errors import NotReadyError
+from proxy.http.record_responses import RefusedError, appended
+from proxy.http.record_routes import RECORDS_PATH, RecordRoutes
+from proxy.http.request_batch import append_headers, by_key_or_headers
+from proxy.http.request_memory import HeldBytes
+
+#: All that is raised before a batch is submitted.
+_REFUSED: Final = (
+    InvalidBatchError,
+    KeyInFlightError,
+    NotReadyError,
+    RefusedError,
+    RequestValidationError,
+)
+#: Counts a response: its route, status code and duration in seconds.
+Count = Callable[[str, int, float], None]
+#: Gets the response to a request.
+Respond = Callable[[Response], None]
+
+
+class ImmediateAppends:
+    """Submits small appends to a partition when their bodies have arrived.
+
+    Parameters:
+        records: the routes that serve all other appends, with the limits for both.
+        count: counts the responses.
+    """
+
+    def __init__(self, records: RecordRoutes, count: Count) -> None:
+        self._records: Final = records
+        self._route: Final = f"POST {RECORDS_PATH}"
+        self._count: Final = count
+
+    def submit(self, scope: Scope, body: bytearray, respond: Respond) -> bool:
+        """Submit an append; False: nothing was submitted, serve the request otherwise.
+
+        Parameters:
+            scope: of the request (ASGI).
+            body: all of it.
+            respond: gets the response; perhaps before this returns.
+        """
+        path = PATH.fullmatch(scope["path"])
+        if path is None or scope["method"] != "POST" or len(body) > self._records.bytes_max:
+            return False
+        if any(name == b"origin" for name, _ in scope["headers"]):
+            return False
+        began = time.monotonic()
+        held: HeldBytes | None = None
+        try:
+            service = self._records.service()
+            partition = service.engine.partition(path[1], int(path[2]))
+            if partition is None or partition.elsewhere:
+                return False
+            headers = append_headers(scope["headers"])
+            named = by_key_or_headers(headers)
+            build = self._records.maker.build_of(headers)
+            held = HeldBytes(self._records.append_memory)
+            held.more(len(body))
+            batch = self._records.maker.make_now(build, body, named)
+            if batch is None:
+                held.release()
+                return False
+            held.more(len(batch.data))
+            done = partial(self._done, held, batch.identity, began, respond)
+            service.submit(partition, batch.data, batch.identity, done, repeatable=batch.repeatable)
+        except _REFUSED:
+            if held is not None:
+                held.release()
+            return False
+        return True
+
+    def _done(
+        self,
+        held: HeldBytes,
+        identity: Identity | None,
+        began: float,
+        respond: Respond,
+        outcome: Outcome,
+    ) -> None:
+        held.release()
+        response = appended(outcome, identity)
+        self._count(self._route, response.status_code, time.monotonic() - began)
+        respond(response)
