@@ -71,6 +71,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_timer: TimerHandle | None = None
         #: The requests submitted, in their order; None: there is no response yet.
         self._submitted: dict[RequestResponseCycle, Response | None] = {}
+        #: Whether the responses that are ready will be sent.
+        self._sends_soon = False
+        #: The first request that cannot be submitted before its turn.
+        self._waiting: RequestResponseCycle | None = None
         #: The refusal of the malformed request that is the last of this connection.
         self._refusal: str | None = None
 
@@ -136,12 +140,18 @@ class HttpProtocol(HttpToolsProtocol):
         """Serve a request: it is its turn."""
         self._served = cycle
         if cycle in self._submitted:
-            if (response := self._submitted[cycle]) is not None:
-                self.loop.call_soon(self._send, cycle, response)
-        elif cycle.more_body and self._immediate is not None and cycle.scope["method"] == "POST":
+            self._send_soon()
+        elif (
+            cycle.more_body
+            and self._immediate is not None
+            and cycle.scope["method"] == "POST"
+            and not cycle.waiting_for_100_continue
+        ):
             self._arriving = cycle, app
             self._body_timer = self.loop.call_later(_BODY_SECONDS, self._start_arriving)
-        elif cycle.more_body or not self._submit(cycle):
+        elif not cycle.more_body and self._submit(cycle):
+            self._submit_next()
+        else:
             super()._start_asgi_task(cycle, app)
 
     def _start_arriving(self) -> None:
@@ -156,12 +166,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _submit(self, cycle: RequestResponseCycle) -> bool:
         """Submit a request whose body has arrived; False: a task must serve it, in its turn."""
-        if (
-            self._immediate is None
-            or self.flow.write_paused
-            or cycle.waiting_for_100_continue
-            or len(self._submitted) >= _SUBMITTED_MAX
-        ):
+        if self._immediate is None or self.flow.write_paused:
             return False
         self._submitted[cycle] = None
         scope: Any = cycle.scope
@@ -174,12 +179,44 @@ class HttpProtocol(HttpToolsProtocol):
             del self._submitted[cycle]
         return done
 
+    def _submit_next(self) -> None:
+        """Submit the requests behind the served one, if it was submitted, in their order."""
+        if self._served not in self._submitted:
+            return
+        while len(self._submitted) <= min(len(self.pipeline), _SUBMITTED_MAX):
+            cycle, _ = self.pipeline[-len(self._submitted)]
+            if cycle.more_body or cycle is self._waiting:
+                return
+            if not self._submit(cycle):
+                self._waiting = cycle
+
     def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
         """Send the response to a request that was submitted, in its turn."""
         self._submitted[cycle] = response
         if cycle is self._served:
-            # Not from within the engine, which goes on with other producers.
-            self.loop.call_soon(self._send, cycle, response)
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        """Send what is ready: not from within the engine, which goes on with other producers."""
+        if not self._sends_soon:
+            self._sends_soon = True
+            self.loop.call_soon(self._send_ready)
+
+    def _send_ready(self) -> None:
+        """Send the responses that are ready, in their order, and submit further requests."""
+        sent = 0
+        try:
+            while (served := self._served) is not None and sent < _SUBMITTED_MAX:
+                response = self._submitted.get(served)
+                if response is None:
+                    break
+                self._send(served, response)  # it is the next one's turn then
+                sent += 1
+        finally:
+            self._sends_soon = False
+        if sent == _SUBMITTED_MAX:
+            self._send_soon()  # other connections come first
+        self._submit_next()
 
     def _send(self, cycle: RequestResponseCycle, response: Response) -> None:
         del self._submitted[cycle]
@@ -243,12 +280,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         if self._arriving is not None and self._arriving[0] is cycle:
             self._start_arriving()
-        elif (
-            self.pipeline
-            and self.pipeline[0][0] is cycle
-            and len(self._submitted) == len(self.pipeline)  # all those before it
-        ):
-            self._submit(cycle)
+        else:
+            self._submit_next()
 
 
 def http_config(

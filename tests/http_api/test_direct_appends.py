@@ -26,7 +26,7 @@ from tests.http_api.appending import (
 #: A partition number in the usual form, and one that only the framework reads.
 _DIRECT: Final = "0"
 _FRAMEWORK: Final = "00"
-_REQUESTS: Final[list[tuple[str, dict[str, str | bytes], object]]] = [
+REQUESTS: Final[list[tuple[str, dict[str, str | bytes], object]]] = [
     ("t", {}, values("a", "b")),
     ("t", producer("p", 0, 0), values("a")),
     ("t", producer("p", 0, 0), values("a")),
@@ -65,10 +65,10 @@ async def test_both_ways_give_the_same_responses(
     given: dict[str, list[Answer]] = {_DIRECT: [], _FRAMEWORK: []}
     for way, responses in given.items():
         async with door(tmp_path / way) as here:
-            for topic, headers, body in _REQUESTS:
+            for topic, headers, body in REQUESTS:
                 status, answer = await here.append(body, headers, topic=topic, partition=way)
                 responses.append((status, answer))
-        assert framework_calls["append"] == (0 if way == _DIRECT else len(_REQUESTS))
+        assert framework_calls["append"] == (0 if way == _DIRECT else len(REQUESTS))
     assert given[_DIRECT] == given[_FRAMEWORK]
     statuses = [status for status, _ in given[_DIRECT]]
     assert statuses == [200, 200, 200, 409, 200, 409, 400, 400, 400, 400, 400, 415, 400, 400, 413]
