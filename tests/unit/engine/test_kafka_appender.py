@@ -103,7 +103,7 @@ async def test_what_failed_here_and_was_stored_elsewhere_holds_nothing_off() -> 
         assert world.kafka.take(bytes(elsewhere))[0] == 0
     produce(3)
     await _go(world, lambda: len(told) == 2)
-    assert [each.status for each in told] == [Status.FAILED, Status.APPENDED]
+    assert [each.status for each in told] == [Status.REFUSED, Status.APPENDED]
     assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
 
 
