@@ -47,7 +47,7 @@ def post(content: bytes, headers: Sequence[str] = (), partition: int = 0) -> byt
 def _encoded(headers: Mapping[str, str | bytes]) -> dict[bytes, bytes]:
     return {
         name.encode(): value if isinstance(value, bytes) else value.encode()
-        for name, value in headers.items()
+        for name, value in {**JSON, **headers}.items()
     }
 
 
@@ -95,7 +95,7 @@ async def test_the_same_responses_as_by_the_application(
             response = await client.post(
                 path_of(topic),
                 content=json.dumps(body).encode(),
-                headers=_encoded({**JSON, **headers}),
+                headers=_encoded(headers),
             )
             assert "date" in response.headers
             given[1].append((response.status_code, response.json()))
@@ -178,9 +178,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_a_client_that_asks_before_it_sends_its_body(
-    tmp_path: Path, tasks: list[str]
-) -> None:
+async def test_a_client_that_asks_before_its_body(tmp_path: Path, tasks: list[str]) -> None:
     async with door(tmp_path) as here, listening(here.app) as port:
         client = await Connection.open(port)
         head, _, body = post(b"value", ["expect: 100-continue"]).partition(b"\r\n\r\n")

@@ -89,6 +89,13 @@ STREAMS: Final = (
         (_PIPELINED,),
     ),
     Mutant(
+        "hardly any appends of a connection are submitted together",
+        "proxy/http/http_protocol.py",
+        "_SUBMITTED_MAX: Final = 64",
+        "_SUBMITTED_MAX: Final = 1",
+        ("tests/http_api/test_immediate_appends.py",),
+    ),
+    Mutant(
         "an append that waits is never submitted again",
         "pidlease/engine/early_appends.py",
         "            self._submit(key, each)\n",

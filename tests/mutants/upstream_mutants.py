@@ -216,9 +216,23 @@ UPSTREAM: Final = (
     Mutant(
         "what is known here is all there is",
         _PARTITION,
-        "not read.log:\n            reading = self._appends.catch_up_before_refusal(pid)\n",
-        "read.log:\n            reading = self._appends.catch_up_before_refusal(pid)\n",
+        "        if not self._shared or read.log:\n",
+        "        if self._shared or read.log:\n",
         (_SIM,),
+    ),
+    Mutant(
+        "a failed batch holds off what may follow it elsewhere",
+        _PARTITION,
+        "            if not self._reads_on(rules, pending, read):\n",
+        "            if pending:\n",
+        (_SIM,),
+    ),
+    Mutant(
+        "a failed batch holds off those before it",
+        "pidlease/engine/appenders/failed_batches.py",
+        "if not _is_before(failed.first, batch.first):",
+        "if failed.first == batch.first:",
+        ("tests/unit/engine/test_partition.py",),
     ),
     Mutant(
         "a Fetch goes on waiting when another request follows",
