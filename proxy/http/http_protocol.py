@@ -8,7 +8,7 @@
   connection. Here the refusal waits for their responses.
 
 Small appends do without uvicorn's task for each request: they are submitted when their bodies have
-arrived, also those behind others that were, and their responses are sent in the requests' order.
+arrived, also those that follow others that were, and their responses go in the order of requests.
 """
 
 from asyncio import AbstractEventLoop, TimerHandle, Transport
@@ -155,7 +155,7 @@ class HttpProtocol(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
 
     def _start_arriving(self) -> None:
-        """Serve the request whose body is arriving, if there is one."""
+        """Serve the request that is arriving, if there is one."""
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
@@ -165,7 +165,7 @@ class HttpProtocol(HttpToolsProtocol):
                 super()._start_asgi_task(cycle, app)
 
     def _submit(self, cycle: RequestResponseCycle) -> bool:
-        """Submit a request whose body has arrived; False: a task must serve it, in its turn."""
+        """Submit a request that has arrived whole; False: a task must serve it, in its turn."""
         if self._immediate is None or self.flow.write_paused:
             return False
         self._submitted[cycle] = None
@@ -180,7 +180,7 @@ class HttpProtocol(HttpToolsProtocol):
         return done
 
     def _submit_next(self) -> None:
-        """Submit the requests behind the served one, if it was submitted, in their order."""
+        """Submit the requests after the served one, if it was submitted, in their order."""
         if self._served not in self._submitted:
             return
         while len(self._submitted) <= min(len(self.pipeline), _SUBMITTED_MAX):
