@@ -4,16 +4,17 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from pidlease.client.errors import ProducerError
 from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
 from pidlease.client.settings import ProducerSettings
 from pidlease.core.backoff import Backoff
-from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.bootstrap import connect, wrong_settings
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, UpstreamTopic
-from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
+from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import (
     INVALID_TOPIC_EXCEPTION,
@@ -53,7 +54,8 @@ class LeaderConnections:
         """Load the metadata from one of the bootstrap servers.
 
         Raises:
-            ProducerError: none responded within the request timeout.
+            ProducerError: none responded within the request timeout; or at once, TLS or the login
+                does not fit the server.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
@@ -63,6 +65,8 @@ class LeaderConnections:
             try:
                 await self.cluster.start()
             except UpstreamError as error:
+                if (wrong := await wrong_settings(self.cluster.config, error)) is not None:
+                    raise ProducerError(str(wrong)) from wrong
                 failures += 1
                 _log.log(
                     logging.INFO if failures > 1 else logging.WARNING,
@@ -170,9 +174,8 @@ def _backoff(settings: ProducerSettings) -> Backoff:
 
 def _config(settings: ProducerSettings) -> UpstreamConfig:
     seconds = settings.request_timeout_ms / 1000
-    return UpstreamConfig(
-        addresses_of(settings.bootstrap_servers),
-        tls_context=settings.ssl_context if settings.security_protocol == "SSL" else None,
+    return replace(
+        settings.security.upstream(settings.bootstrap_servers),
         client_id=settings.client_id,
         connect_seconds=seconds,
         request_seconds=seconds,

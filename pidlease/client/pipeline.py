@@ -82,11 +82,13 @@ class Pipeline:
         self._started = True
         self.loop = asyncio.get_running_loop()
         self._connections = LeaderConnections(self)
-        self._leases = LeaseClient(self.settings.leases, timeout_s=_LEASE_TIMEOUT_S)
+        self._leases = LeaseClient.of(self.settings, _LEASE_TIMEOUT_S)
         self.session = PidSession(self, self._leases)
         self._sender = Sender(self, self.session, self._connections)
         self._deadlines = BatchDeadlines(self, self._obstacle)
         try:
+            if self.settings.is_secured:
+                await self._leases.check()
             await self._connections.start()
         except BaseException:
             await self._close()

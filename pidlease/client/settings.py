@@ -2,7 +2,8 @@
 
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, TypedDict
 from urllib.parse import urlsplit
@@ -10,6 +11,12 @@ from urllib.parse import urlsplit
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.record_arguments import Serializer
 from pidlease.core.pid import Policy, policy_of
+from pidlease.kafka.client.connection_security import (
+    ConnectionSecurity,
+    SaslMechanism,
+    SecurityProtocol,
+)
+from pidlease.kafka.client.settings import TokenProvider
 
 Place = tuple[str, int]
 PolicyName = Literal["strict", "monotonic"]
@@ -49,8 +56,15 @@ class ProducerOptions(TypedDict, total=False):
     retry_backoff_max_ms: float
     metadata_max_age_ms: float
     renew_before: float
-    security_protocol: Literal["PLAINTEXT", "SSL"]
+    security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None
+    ssl_cafile: str | Path | None
+    ssl_certfile: str | Path | None
+    ssl_keyfile: str | Path | None
+    sasl_mechanism: SaslMechanism
+    sasl_plain_username: str | None
+    sasl_plain_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
 
 
 class RecordOptions(TypedDict, total=False):
@@ -96,8 +110,18 @@ class ProducerSettings:
         retry_backoff_max_ms: the longest wait before a batch is sent again.
         metadata_max_age_ms: how often the metadata is loaded again, for new partitions.
         renew_before: the part of a lease that is left when the next PID is leased.
-        security_protocol: PLAINTEXT or SSL.
-        ssl_context: of SSL connections.
+        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, of the Kafka port.
+        ssl_context: of SSL and SASL_SSL, and of a URL of leases that begins with https. Instead of
+            it, the next three.
+        ssl_cafile: PEM file with the certificates to trust.
+        ssl_certfile: PEM file with the producer's own certificate, if the server wants one.
+        ssl_keyfile: PEM file with its key; None: it is in `ssl_certfile`.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
+        sasl_plain_username: the user of SASL; also for leases, if their URL begins with https.
+        sasl_plain_password: the user's password, whatever the mechanism.
+        sasl_oauth_token_provider: for OAUTHBEARER: has `async def token(self) -> str`, which
+            returns a valid token at each login; also for leases, if their URL begins with https.
+        security: the options of TLS and SASL together.
     """
 
     bootstrap_servers: str | Sequence[str]
@@ -123,8 +147,16 @@ class ProducerSettings:
     retry_backoff_max_ms: float = 1_000
     metadata_max_age_ms: float = 300_000
     renew_before: float = 0.1
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
+    ssl_cafile: str | Path | None = None
+    ssl_certfile: str | Path | None = None
+    ssl_keyfile: str | Path | None = None
+    sasl_mechanism: SaslMechanism = "PLAIN"
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = field(default=None, repr=False)
+    sasl_oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    security: ConnectionSecurity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -132,11 +164,16 @@ class ProducerSettings:
         Raises:
             ValueError: one is invalid; the text names it.
         """
+        security = ConnectionSecurity(**{
+            each.name: getattr(self, each.name) for each in fields(ConnectionSecurity)
+        })  # fmt: skip
+        object.__setattr__(self, "security", security)
         for problem in (
             self._identity_problem(),
             self._number_problem(),
             self._size_problem(),
             self._time_problem(),
+            security.problem,
         ):
             if problem:
                 raise ValueError(problem)
@@ -145,6 +182,11 @@ class ProducerSettings:
     def monotonic(self) -> bool:
         """Whether sequence gaps are allowed."""
         return self.policy == "monotonic"
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether TLS or a login is used, to one of the ports at least."""
+        return self.security_protocol != "PLAINTEXT" or self.leases.lower().startswith("https:")
 
     @property
     def codec(self) -> str | None:
@@ -201,8 +243,6 @@ class ProducerSettings:
                 return f"{name} is above 0"
         if self.max_batch_size > self.max_request_size:
             return "max_batch_size is not above max_request_size"
-        if self.security_protocol == "SSL" and self.ssl_context is None:
-            return "security_protocol SSL needs an ssl_context"
         return ""
 
     def _time_problem(self) -> str:

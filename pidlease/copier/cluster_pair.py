@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
 
 from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.kafka.client.bootstrap import wrong_settings
 from pidlease.kafka.client.cluster import Cluster, View
-from pidlease.kafka.client.settings import Mechanism, UpstreamConfig, addresses_of
+from pidlease.kafka.client.connection_security import ConnectionSecurity
+from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.topic_configs import TOPIC, describe_configs
 from pidlease.kafka.client.topic_creation import RefusedChangeError, add_partitions, create_topic
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
@@ -24,8 +27,6 @@ _LOOK_S: Final = 0.1
 _RETRY_S: Final = 0.5
 _DEDUPLICATION: Final = "pidlease.deduplication"
 _OFF: Final = "off"
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 Answer = TypeVar("Answer")
 
 
@@ -48,7 +49,8 @@ class ClusterConnection:
         name: "the source" or "the destination", for messages.
         servers: HOST:PORT, or several.
         settings: how long to wait for it.
-        security: aiokafka's options for TLS and SASL; `client_id` may be among them.
+        security: TLS and SASL.
+        client_id: the name of this client in the cluster's logs.
     """
 
     def __init__(
@@ -56,10 +58,11 @@ class ClusterConnection:
         name: str,
         servers: str | Sequence[str],
         settings: Patience,
-        security: Mapping[str, Any],
+        security: ConnectionSecurity,
+        client_id: str = CLIENT_ID,
     ) -> None:
         self.name: Final = name
-        self.cluster: Final = Cluster(_config(servers, settings, security))
+        self.cluster: Final = Cluster(_config(servers, settings, security, client_id))
         self._give_up_s: Final = settings.give_up_ms / 1000
         self.reader: Final = ClusterReader(self.cluster, name, self._give_up_s)
         self._making: Final = asyncio.Lock()
@@ -89,8 +92,9 @@ class ClusterConnection:
             try:
                 return await request()
             except UpstreamError as error:
-                if loop.time() > give_up:
-                    raise CopyError(f"{self.name} {problem}: {error}") from None
+                wrong = await wrong_settings(self.cluster.config, error)
+                if wrong is not None or loop.time() > give_up:
+                    raise CopyError(f"{self.name} {problem}: {wrong or error}") from None
                 _log.info("%s %s yet: %s", self.name, problem, error)
                 await asyncio.sleep(_RETRY_S)
 
@@ -175,35 +179,17 @@ class ClusterConnection:
 
 
 def _config(
-    servers: str | Sequence[str], settings: Patience, security: Mapping[str, Any]
+    servers: str | Sequence[str], settings: Patience, security: ConnectionSecurity, client_id: str
 ) -> UpstreamConfig:
     """Return the settings of the connections.
 
     Raises:
         ValueError: an option is invalid; the text names it.
     """
-    protocol = security.get("security_protocol", "PLAINTEXT")
-    context = security.get("ssl_context")
-    username = security.get("sasl_plain_username")
-    password = security.get("sasl_plain_password")
-    if protocol not in _PROTOCOLS:
-        raise ValueError(f"security_protocol {protocol!r} is none of {', '.join(_PROTOCOLS)}")
-    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
-    mechanism: Mechanism = security.get("sasl_mechanism", "PLAIN") if sasl else ""
-    if tls and context is None:
-        raise ValueError(f"security_protocol {protocol} needs an ssl_context")
-    if sasl and mechanism not in _MECHANISMS:
-        raise ValueError(f"sasl_mechanism {mechanism!r} is none of {', '.join(_MECHANISMS)}")
-    if sasl and (username is None or password is None):
-        raise ValueError(f"{protocol} needs sasl_plain_username and sasl_plain_password")
     seconds = settings.request_timeout_ms / 1000
-    return UpstreamConfig(
-        addresses_of(servers),
-        tls_context=context if tls else None,
-        mechanism=mechanism,
-        username=username or "",
-        password=password or "",
-        client_id=security.get("client_id", CLIENT_ID),
+    return replace(
+        security.upstream(servers),
+        client_id=client_id,
         connect_seconds=seconds,
         request_seconds=seconds,
         metadata_seconds=METADATA_MS / 1000,
@@ -212,12 +198,10 @@ def _config(
 
 def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnection]:
     """Return source and destination of a copy, not connected yet."""
-    security = {
-        "security_protocol": settings.security_protocol, "ssl_context": settings.ssl_context,
-    }  # fmt: skip
+    source = settings.source_connection
     return (
-        ClusterConnection("the source", settings.source, settings, settings.source_security),
-        ClusterConnection("the destination", settings.destination, settings, security),
+        ClusterConnection("the source", settings.source, settings, source),
+        ClusterConnection("the destination", settings.destination, settings, settings.security),
     )
 
 

@@ -39,7 +39,7 @@ class Destination:
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.metrics: Final = ProducerMetrics()
-        self.leases: Final = LeaseClient(settings.leases)
+        self.leases: Final = LeaseClient.of(settings)
         self.connections: Final = LeaderConnections(self)
         self._tasks: Final = BackgroundTasks(self.broken)
         self._channels: dict[PartitionQueue, Channel] = {}
@@ -101,8 +101,7 @@ def destination_settings(settings: CopySettings) -> ProducerSettings:
         max_in_flight=settings.max_in_flight,
         delivery_timeout_ms=_FOREVER_MS,
         request_timeout_ms=settings.request_timeout_ms,
-        security_protocol=settings.security_protocol,
-        ssl_context=settings.ssl_context,
+        **settings.security.options(),
     )
 
 

@@ -3,12 +3,19 @@
 import re
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pidlease.client.settings import IN_FLIGHT_MAX
+from pidlease.kafka.client.connection_security import (
+    ConnectionSecurity,
+    SaslMechanism,
+    SecurityProtocol,
+)
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from pidlease.kafka.client.settings import TokenProvider
 
 #: The placeholder of the source's topic name in `rename`.
 NAME: Final = "{topic}"
@@ -16,11 +23,7 @@ NAME: Final = "{topic}"
 CLIENT_ID: Final = "pidlease-copier"
 #: How often the metadata is loaded again, for new topics and partitions.
 METADATA_MS: Final = 30_000
-#: aiokafka's options for TLS and SASL.
-_SECURITY: Final = frozenset((
-    "security_protocol", "ssl_context", "sasl_mechanism", "sasl_plain_username",
-    "sasl_plain_password",
-))  # fmt: skip
+_SECURITY: Final = frozenset(each.name for each in fields(ConnectionSecurity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,20 @@ class CopySettings:
         give_up_ms: how long requests to a cluster are sent again, at a start or a rebalance.
         max_in_flight: the most in-flight batches of a partition.
         who: the id of this copier for other copiers; empty: host and process.
-        source_security: aiokafka's options for the source: security_protocol, ssl_context,
-            sasl_mechanism, sasl_plain_username, sasl_plain_password.
-        security_protocol: towards the destination: PLAINTEXT or SSL.
-        ssl_context: of SSL connections to the destination.
+        source_security: the options of TLS and SASL for the source, by the same names as those for
+            the destination: security_protocol, and so on.
+        security_protocol: towards the destination: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        ssl_context: of SSL and SASL_SSL to the destination, and of an https URL of leases. Instead
+            of it, the next three.
+        ssl_cafile: PEM file with the certificates to trust.
+        ssl_certfile: PEM file with the copier's own certificate.
+        ssl_keyfile: PEM file with its key; None: it is in `ssl_certfile`.
+        sasl_mechanism: at the destination: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
+        sasl_plain_username: the user at the destination.
+        sasl_plain_password: that user's password.
+        sasl_oauth_token_provider: for OAUTHBEARER: has `async def token(self) -> str`.
+        source_connection: the options in `source_security`.
+        security: the options for the destination together.
     """
 
     source: str | Sequence[str]
@@ -94,9 +107,20 @@ class CopySettings:
     give_up_ms: float = 60_000
     max_in_flight: int = IN_FLIGHT_MAX
     who: str = ""
-    source_security: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    source_security: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
+    security_protocol: SecurityProtocol = "PLAINTEXT"
     ssl_context: ssl.SSLContext | None = None
+    ssl_cafile: str | Path | None = None
+    ssl_certfile: str | Path | None = None
+    ssl_keyfile: str | Path | None = None
+    sasl_mechanism: SaslMechanism = "PLAIN"
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = field(default=None, repr=False)
+    sasl_oauth_token_provider: TokenProvider | None = field(default=None, repr=False)
+    source_connection: ConnectionSecurity = field(init=False, repr=False, compare=False)
+    security: ConnectionSecurity = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -104,7 +128,19 @@ class CopySettings:
         Raises:
             ValueError: one is invalid; the text names it.
         """
-        for problem in (self._what_problem(), self._number_problem()):
+        if unknown := self.source_security.keys() - _SECURITY:
+            raise ValueError(f"source_security: unknown: {', '.join(sorted(unknown))}")
+        source = ConnectionSecurity(**self.source_security)
+        security = ConnectionSecurity(**{each: getattr(self, each) for each in _SECURITY})
+        object.__setattr__(self, "source_connection", source)
+        object.__setattr__(self, "security", security)
+        source_problem = f"source_security: {source.problem}" if source.problem else ""
+        for problem in (
+            self._what_problem(),
+            self._number_problem(),
+            source_problem,
+            security.problem,
+        ):
             if problem:
                 raise ValueError(problem)
 
@@ -140,8 +176,6 @@ class CopySettings:
             return f"rename {self.rename!r} would make one topic of several: it lacks {NAME}"
         if not self.leases.startswith(("http://", "https://")):
             return "leases is the URL of the destination's HTTP port, http://HOST:PORT"
-        if unknown := self.source_security.keys() - _SECURITY:
-            return f"source_security: unknown: {', '.join(sorted(unknown))}"
         return ""
 
     def _number_problem(self) -> str:

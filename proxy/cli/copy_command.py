@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,7 +15,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
+from pidlease.kafka.client.connection_security import ConnectionSecurity
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
+from proxy.cli.command_security import command_security
 from proxy.cli.console import WRONG, cannot_run, plain_table, print_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 from proxy.cli.stop_signals import stopped_by_signals
@@ -81,21 +85,36 @@ def copy(  # noqa: PLR0913 - an option each
         str | None, typer.Option(help="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
     ] = None,
     from_username: Annotated[str | None, typer.Option(help="SASL user.")] = None,
-    from_password: Annotated[
-        str | None,
+    from_command_config: Annotated[
+        Path | None,
         typer.Option(
-            envvar="PIDLEASE_FROM_PASSWORD", help="SASL password; better by the variable."
+            envvar="PIDLEASE_FROM_COMMAND_CONFIG",
+            help="File with TLS and login at the source, as Kafka's tools have it.",
+        ),
+    ] = None,
+    to_command_config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PIDLEASE_TO_COMMAND_CONFIG",
+            help="The same for the destination, and an https URL of --leases.",
         ),
     ] = None,
 ) -> None:
     """Copy topics, each record exactly once, over any crash.
+
+    The user and the password at the source may also be PIDLEASE_FROM_USER and PIDLEASE_FROM_PASSWORD, those at the destination PIDLEASE_TO_USER and PIDLEASE_TO_PASSWORD. No option has a password: a list of processes would show it.
 
     Exit codes:
     0: done, or stopped
     1: --verify found a difference
     2: it cannot continue
     3: another copier has taken over
-    """
+    """  # noqa: E501 - a paragraph is one line in the help
+    at_source = (
+        _security("from", from_command_config)
+        if from_command_config
+        else _source(tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username)
+    )
     try:
         settings = CopySettings(
             source=source.split(","),
@@ -114,9 +133,8 @@ def copy(  # noqa: PLR0913 - an option each
             commit_interval_ms=commit_seconds * 1000,
             session_timeout_ms=int(session_seconds * 1000),
             give_up_ms=give_up_seconds * 1000,
-            source_security=_security(
-                tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username, password=from_password
-            ),
+            source_security=at_source.options(),
+            **_security("to", to_command_config).options(),
         )
     except (ValueError, OSError) as error:
         raise cannot_run(str(error)) from None
@@ -212,23 +230,30 @@ def _start(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _security(
-    *, tls: bool, ca: str | None, sasl: str | None, user: str | None, password: str | None
-) -> dict[str, Any]:
-    """Return the security settings of the source as aiokafka's options.
+def _security(side: str, path: Path | None) -> ConnectionSecurity:
+    """Return TLS and login of a side; end the command if they are invalid."""
+    prefix = f"PIDLEASE_{side.upper()}"
+    return command_security(path, f"{prefix}_USER", f"{prefix}_PASSWORD").connection
 
-    Raises:
-        OSError: the certificates cannot be read.
-    """
+
+def _source(*, tls: bool, ca: str | None, sasl: str | None, user: str | None) -> ConnectionSecurity:
+    """Return TLS and login of the source by its options; end the command if they are invalid."""
     protocol = ("SASL_" if sasl else "") + ("SSL" if tls or ca else "PLAINTEXT")
     found: dict[str, Any] = {"security_protocol": protocol}
-    if tls or ca:
-        found["ssl_context"] = create_ssl_context(cafile=ca)
+    if ca:
+        found["ssl_cafile"] = ca
+    elif tls:
+        found["ssl_context"] = create_ssl_context()
     if sasl:
         found |= {
-            "sasl_mechanism": sasl, "sasl_plain_username": user, "sasl_plain_password": password,
-        }  # fmt: skip
-    return found
+            "sasl_mechanism": sasl,
+            "sasl_plain_username": user or os.environ.get("PIDLEASE_FROM_USER"),
+            "sasl_plain_password": os.environ.get("PIDLEASE_FROM_PASSWORD"),
+        }
+    security = ConnectionSecurity(**found)
+    if security.problem:
+        raise cannot_run(security.problem)
+    return security
 
 
 def _quiet() -> None:

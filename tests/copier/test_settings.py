@@ -7,6 +7,7 @@ import pytest
 
 from pidlease.copier import CopySettings
 from pidlease.copier.cluster_pair import ClusterConnection
+from pidlease.kafka.client.connection_security import ConnectionSecurity
 from pidlease.kafka.client.settings import UpstreamConfig
 
 GOOD: dict[str, Any] = {
@@ -58,7 +59,9 @@ class Patience:
 
 
 def config_of(**security: Any) -> UpstreamConfig:
-    return ClusterConnection("a side", "a:1", Patience(), security).cluster.config
+    return ClusterConnection(
+        "a side", "a:1", Patience(), ConnectionSecurity(**security)
+    ).cluster.config
 
 
 @pytest.mark.parametrize(
@@ -88,11 +91,11 @@ def test_connections_are_made_as_the_options_say() -> None:
     context = ssl.create_default_context()
     secure = config_of(
         security_protocol="SASL_SSL", ssl_context=context, sasl_mechanism="SCRAM-SHA-256",
-        sasl_plain_username="me", sasl_plain_password="secret", client_id="spark",
+        sasl_plain_username="me", sasl_plain_password="secret",
     )  # fmt: skip
     assert secure.ssl_context is context
-    assert (secure.mechanism, secure.username, secure.password, secure.client_id) == (
-        "SCRAM-SHA-256", "me", "secret", "spark",
+    assert (secure.mechanism, secure.username, secure.password) == (
+        "SCRAM-SHA-256", "me", "secret",
     )  # fmt: skip
     assert "secret" not in repr(secure)
     defaults = {"sasl_plain_username": "me", "sasl_plain_password": "secret"}

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pidlease.kafka.client.kafka_options import connection_options, read_security, refuse_unmapped
 from pidlease.spark.errors import OptionError, SinkError
-from pidlease.spark.kafka_security import connection_options, read_security, refuse_unmapped
 from pidlease.spark.sink.settings import read_settings
 from tests.servers.authority import Authority, needs_openssl
 
@@ -129,7 +129,7 @@ def test_contradictions(given: dict[str, str], text: str) -> None:
         ("kafka.ssl.keystore.password", "the password of a key is kafka.ssl.key.password"),
         ("kafka.ssl.enabled.protocols", "is not needed"),
         ("kafka.sasl.kerberos.service.name", "Kerberos, which is not supported"),
-        ("kafka.sasl.oauthbearer.token.endpoint.url", "OAUTHBEARER, which is not supported"),
+        ("kafka.sasl.oauthbearer.jwks.endpoint.url", "the URL of a file with a token"),
         ("kafka.sasl.mechanisms", "give kafka.sasl.mechanism"),
         ("kafka.ssl.key.location", "into the file of kafka.ssl.keystore.location"),
     ],
@@ -141,12 +141,28 @@ def test_names_that_cannot_be_mapped(name: str, text: str) -> None:
         read_settings({**SINK, name: "x"})
 
 
-@pytest.mark.parametrize(
-    "given", [SASL, {"sasl.jaas.config": "x"}, {"security.protocol": "SASL_PLAINTEXT"}]
-)
-def test_the_sink_has_no_sasl(given: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match=r"Kafka port has no SASL.*upstream_sasl"):
-        read_settings({**SINK, **prefixed(given)})
+def test_the_sink_logs_in() -> None:
+    given = prefixed({**SASL, "sasl.username": "me", "sasl.password": "secret"})
+    producer = read_settings({**SINK, **given}).producer()
+    assert producer.security_protocol == SASL["security.protocol"]
+    assert producer.sasl_mechanism == SASL["sasl.mechanism"]
+    assert producer.sasl_plain_username == "me"
+    assert "secret" not in repr(producer)
+
+
+async def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    token = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    url = "sasl.oauthbearer.token.endpoint.url"
+    options = connection_options(read_security(prefixed({**token, url: file.as_uri()})))
+    provider = options["sasl_oauth_token_provider"]
+    assert await provider.token() == "first"
+    file.write_text("second\n")
+    assert await provider.token() == "second"
+    for wrong in ({}, {url: "https://issuer/token"}, {url: file.as_uri(), "sasl.username": "me"}):
+        with pytest.raises(OptionError, match=r"OAUTHBEARER|file:///PATH"):
+            read_security(prefixed({**token, **wrong}))
 
 
 @needs_openssl

@@ -12,10 +12,11 @@ from pidlease.copier.cluster_pair import ClusterConnection
 from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.connection_security import ConnectionSecurity
+from pidlease.kafka.client.kafka_options import Security, connection_options
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.spark.errors import ReadError
-from pidlease.spark.kafka_security import Security, connection_options
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import KafkaPart, Part, StoredBatch, name_of
 
@@ -112,8 +113,8 @@ async def _connected(servers: str, security: Security, seconds: float) -> Cluste
     give_up_ms = seconds * 1000
     settings = _Patience(int(min(give_up_ms, _REQUEST_MS)), give_up_ms)
     try:
-        options = {"client_id": "pidlease-spark", **connection_options(security)}
-        cluster = ClusterConnection(servers, servers, settings, options)
+        options = ConnectionSecurity(**connection_options(security))
+        cluster = ClusterConnection(servers, servers, settings, options, "pidlease-spark")
     except (OSError, ValueError) as error:
         raise CopyError(f"{servers} cannot be reached so: {error}") from None
     try:

@@ -358,13 +358,10 @@ async def connect(settings: SinkSettings) -> AsyncIterator[RunPreparation]:
         SinkError: the connection, or a request in the block, has failed.
     """
     producer = settings.producer()
-    security = {
-        "security_protocol": producer.security_protocol, "ssl_context": producer.ssl_context,
-    }  # fmt: skip
     servers = settings.bootstrap_servers.split(",")
     timeout_s = settings.request_timeout_ms / 1000
-    async with LeaseClient(settings.leases, timeout_s=timeout_s) as leases:
-        cluster = ClusterConnection("the destination", servers, settings, security)
+    async with LeaseClient.of(producer, timeout_s) as leases:
+        cluster = ClusterConnection("the destination", servers, settings, producer.security)
         try:
             await cluster.start()
             yield RunPreparation(settings, cluster, leases)

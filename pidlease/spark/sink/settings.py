@@ -7,14 +7,14 @@ from typing import Final
 
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.settings import Codec, ProducerSettings
-from pidlease.spark.errors import OptionError, SinkError
-from pidlease.spark.kafka_security import NAMES as SECURITY
-from pidlease.spark.kafka_security import (
+from pidlease.kafka.client.kafka_options import NAMES as SECURITY
+from pidlease.kafka.client.kafka_options import (
     Security,
     connection_options,
     read_security,
     refuse_unmapped,
 )
+from pidlease.spark.errors import OptionError, SinkError
 from pidlease.spark.spark_options import check_names, number, truth
 
 #: Placeholder for the source's name in option `topic`.
@@ -87,8 +87,7 @@ class SinkSettings:
                 client_id=_CLIENT_ID,
                 delivery_timeout_ms=float(2**53),  # the task has a clock of its own
                 request_timeout_ms=self.request_timeout_ms,
-                security_protocol=connection["security_protocol"],
-                ssl_context=connection.get("ssl_context"),
+                **connection,
             )
         except (ValueError, OSError) as error:
             raise SinkError(str(error)) from None
@@ -142,26 +141,9 @@ def _read(options: Mapping[str, str]) -> SinkSettings:
         request_timeout_ms=number(given, "requestTimeoutMs", most=2**31) or _REQUEST_MS,
         append=truth(given, "append", default=False),
         trust=truth(given, "trustCheckpoint", default=False),
-        security=_security(given),
+        security=read_security(given),
         run=given.get("run", ""),
     )
-
-
-def _security(given: Mapping[str, str]) -> Security:
-    """Return the connection settings.
-
-    Raises:
-        OptionError: one is invalid, or is of SASL.
-    """
-    protocol = given.get("kafka.security.protocol", "").upper()
-    sasl = [name for name in given if name.startswith("kafka.sasl.")]
-    if sasl or protocol.startswith("SASL"):
-        raise OptionError(
-            f"{sasl[0] if sasl else f'kafka.security.protocol {protocol}'} is not for the sink: a"
-            " pidlease's Kafka port has no SASL, but PLAINTEXT, or SSL by a proxy. SASL towards the"
-            " Kafka that stores its log is a setting of the server, upstream_sasl"
-        )
-    return read_security(given)
 
 
 def _state(checkpoint: str, state: str) -> Path:

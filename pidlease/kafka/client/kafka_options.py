@@ -1,21 +1,38 @@
-"""TLS and SASL by the option names of Spark's Kafka source: those of Kafka's Java client.
+"""TLS and SASL by the names of Kafka's Java client, as Spark's Kafka source and Kafka's tools have.
 
 Each name is mapped, or refused with what to use instead. Python reads certificates and keys as PEM
 only, so Java's key stores are refused.
 """
 
+import asyncio
 import re
 import ssl
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from pidlease.spark.errors import OptionError
+from pidlease.kafka.client.connection_security import ConnectionSecurity
 
 Loaded = TypeVar("Loaded")
 #: Connection settings by Kafka's names, without `kafka.`.
 Security = tuple[tuple[str, str], ...]
+
+
+class OptionError(ValueError):
+    """An option is unknown, invalid, or contradicts another one."""
+
+
+class _TokenFile:
+    """Reads a token from a file at each login: others replace it in time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+
+    async def token(self) -> str:
+        return (await asyncio.to_thread(self._path.read_text)).strip()
+
 
 _PREFIX: Final = "kafka."
 _PROTOCOL: Final = "security.protocol"
@@ -23,6 +40,8 @@ _MECHANISM: Final = "sasl.mechanism"
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "sasl.username"
 _PASSWORD: Final = "sasl.password"  # noqa: S105 - a name
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - a name
+_OAUTHBEARER: Final = "OAUTHBEARER"
 _CA: Final = "ssl.ca.location"
 _TRUSTED: Final = "ssl.truststore.location"
 _TRUSTED_TYPE: Final = "ssl.truststore.type"
@@ -35,8 +54,9 @@ _KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - a name
 _HOSTS: Final = "ssl.endpoint.identification.algorithm"
 #: The settings that are mapped.
 NAMES: Final = (
-    _PROTOCOL, _MECHANISM, _JAAS, _USER, _PASSWORD, _CA, _TRUSTED, _TRUSTED_TYPE, _TRUSTED_PEM,
-    _OWN, _OWN_TYPE, _OWN_CHAIN, _OWN_KEY, _KEY_PASSWORD, _HOSTS,
+    _PROTOCOL, _MECHANISM, _JAAS, _USER, _PASSWORD, _TOKEN_URL, _CA,
+    _TRUSTED, _TRUSTED_TYPE, _TRUSTED_PEM, _OWN, _OWN_TYPE, _OWN_CHAIN, _OWN_KEY,
+    _KEY_PASSWORD, _HOSTS,
 )  # fmt: skip
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -45,7 +65,7 @@ _MODULES: Final = {
     "PlainLoginModule": ("PLAIN",),
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
 }
-_MECHANISMS: Final = tuple(each for several in _MODULES.values() for each in several)
+_MECHANISMS: Final = (*(each for several in _MODULES.values() for each in several), _OAUTHBEARER)
 _LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+\w+\s+(?P<options>.*?);?\s*", re.DOTALL)
 _LOGIN_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s\";]+))")
 _STORE_ENDS: Final = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
@@ -64,7 +84,10 @@ _NO_STORE_PASSWORD: Final = (
     f" {_PREFIX}{_KEY_PASSWORD}"
 )
 _NO_KERBEROS: Final = "belongs to Kerberos, which is not supported: use SCRAM-SHA-512"
-_NO_TOKENS: Final = "belongs to OAUTHBEARER, which is not supported: use SCRAM-SHA-512"
+_NO_TOKENS: Final = (
+    f"is not supported: with OAUTHBEARER, {_PREFIX}{_TOKEN_URL} is the URL of a file with a token,"
+    " file:///PATH"
+)
 _DEFAULT_TLS: Final = "is not needed: the TLS versions and ciphers are those of Python's ssl module"
 #: Settings of Kafka's Java client that are refused, and what to do instead.
 _REFUSED: Final = {
@@ -99,6 +122,8 @@ def refuse_unmapped(names: Iterable[str]) -> None:
     """
     for name in names:
         lower = name.lower()
+        if lower == _PREFIX + _TOKEN_URL:
+            continue
         for refused, reason in _REFUSED.items():
             whole = _PREFIX + refused
             if lower == whole or (refused.endswith(".") and lower.startswith(whole)):
@@ -135,16 +160,28 @@ def read_security(options: Mapping[str, str]) -> Security:
     return tuple(sorted(given.items()))
 
 
-def connection_options(security: Security) -> dict[str, Any]:
+def connection_security(security: Security) -> ConnectionSecurity:
     """Return the settings as aiokafka names them, with a TLS context where TLS is used.
 
     Raises:
-        ValueError, OSError: a file cannot be used.
+        ValueError: a file cannot be used; the text names it.
+    """
+    return ConnectionSecurity(**connection_options(security))
+
+
+def connection_options(security: Security) -> dict[str, Any]:
+    """Return the options of a `ConnectionSecurity`.
+
+    Raises:
+        ValueError: a file cannot be used; the text names it.
     """
     given = dict(security)
     protocol = given.get(_PROTOCOL, "PLAINTEXT")
     found: dict[str, Any] = {"security_protocol": protocol}
-    if protocol.startswith("SASL"):
+    if protocol.startswith("SASL") and given[_MECHANISM] == _OAUTHBEARER:
+        provider = _TokenFile(_token_path(given))
+        found |= {"sasl_mechanism": _OAUTHBEARER, "sasl_oauth_token_provider": provider}
+    elif protocol.startswith("SASL"):
         mechanism, user, password = _login(given)
         found |= {
             "sasl_mechanism": mechanism, "sasl_plain_username": user,
@@ -227,7 +264,24 @@ def _check_login(given: Mapping[str, str]) -> None:
     if mechanism not in _MECHANISMS:
         what = f"{mechanism!r} is none of" if mechanism else "is missing; it is one of"
         raise OptionError(f"{_PREFIX}{_MECHANISM} {what} {', '.join(_MECHANISMS)}")
-    _login(given)
+    if mechanism != _OAUTHBEARER:
+        _login(given)
+        return
+    if others := {_JAAS, _USER, _PASSWORD} & given.keys():
+        raise OptionError(f"{_PREFIX}{min(others)} does not go with {_OAUTHBEARER}")
+    _token_path(given)
+
+
+def _token_path(given: Mapping[str, str]) -> Path:
+    """Return the file of the token (KIP-768: the URL may be one of a file).
+
+    Raises:
+        OptionError: the URL is another one, or missing.
+    """
+    parts = urlsplit(given.get(_TOKEN_URL, ""))
+    if parts.scheme != "file" or parts.netloc or not parts.path:
+        raise OptionError(f"{_PREFIX}{_TOKEN_URL} is the URL of a file with a token, file:///PATH")
+    return Path(unquote(parts.path))
 
 
 def _login(given: Mapping[str, str]) -> tuple[str, str, str]:
