@@ -14,7 +14,7 @@ import pytest
 from pidlease.client import BlockingProducer, LeasedProducer, LeaseRefusedError, ProducerError
 from pidlease.client.settings import ProducerOptions
 from pidlease.copier import Copier, CopyError, CopySettings
-from tests.secure.running_server import HANG_S, SECRETS, Running
+from tests.secure.secured_process import HANG_S, SECRETS, Running
 from tests.servers.authority import needs_openssl
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import until
