@@ -1,14 +1,14 @@
 """TLS and login of a command towards a server: from a file, as Kafka's tools have it.
 
-Passwords and tokens come from the file or from the environment, never from an option: a list of
-processes shows options.
+Or from the environment. No option has a password or a token: a list of processes shows options.
 """
 
 import os
 import re
+import ssl
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,8 @@ from pidlease.kafka.client.kafka_options import (
 )
 from proxy.cli.console import cannot_run
 
+PROTOCOL_VARIABLE: Final = "PIDLEASE_SECURITY_PROTOCOL"
+MECHANISM_VARIABLE: Final = "PIDLEASE_SASL_MECHANISM"
 USER_VARIABLE: Final = "PIDLEASE_USER"
 PASSWORD_VARIABLE: Final = "PIDLEASE_PASSWORD"  # noqa: S105 - a variable's name
 CommandConfig = Annotated[
@@ -76,7 +78,7 @@ def command_security(
     named = {name: os.environ.get(each, "") for name, each in zip(_LOGIN, (user, password),
                                                                   strict=True)}  # fmt: skip
     if path is None:
-        return CommandSecurity(user=named[_LOGIN[0]], password=named[_LOGIN[1]])
+        return _of_environment(named[_LOGIN[0]], named[_LOGIN[1]])
     try:
         given = {name: value for name, value in _properties(path).items()
                  if name.startswith(_OURS)}  # fmt: skip
@@ -93,6 +95,33 @@ def command_security(
         # The library speaks of options of Spark, which begin with `kafka.`.
         text = str(error).replace(_PREFIX, "")
         raise cannot_run(f"--command-config {path}: {text}") from None
+
+
+def _of_environment(user: str, password: str) -> CommandSecurity:
+    """Return TLS and login from the environment; end the command if they are invalid.
+
+    The authority of the server's certificate comes from SSL_CERT_FILE, which openssl reads.
+    """
+    protocol = os.environ.get(PROTOCOL_VARIABLE, "PLAINTEXT").upper()
+    if protocol.startswith("SASL") and not (user and password):
+        raise cannot_run(
+            f"{PROTOCOL_VARIABLE} is {protocol}: {USER_VARIABLE} and {PASSWORD_VARIABLE} are needed"
+        )
+    options: dict[str, Any] = {"security_protocol": protocol}
+    if protocol.endswith("SSL"):
+        options["ssl_context"] = ssl.create_default_context()
+    if protocol.startswith("SASL"):
+        options |= {
+            "sasl_mechanism": os.environ.get(MECHANISM_VARIABLE, "SCRAM-SHA-512").upper(),
+            "sasl_plain_username": user, "sasl_plain_password": password,
+        }  # fmt: skip
+    connection = ConnectionSecurity(**options)
+    if problem := connection.problem:
+        names = {"security_protocol": PROTOCOL_VARIABLE, "sasl_mechanism": MECHANISM_VARIABLE}
+        for name, variable in names.items():
+            problem = problem.replace(name, variable)
+        raise cannot_run(problem)
+    return CommandSecurity(connection, user, password)
 
 
 def _connection(given: dict[str, str]) -> ConnectionSecurity:

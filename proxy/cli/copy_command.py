@@ -92,17 +92,17 @@ def copy(  # noqa: PLR0913 - an option each
             help="File with TLS and login at the source, as Kafka's tools have it.",
         ),
     ] = None,
-    to_command_config: Annotated[
+    command_config: Annotated[
         Path | None,
         typer.Option(
-            envvar="PIDLEASE_TO_COMMAND_CONFIG",
+            envvar="PIDLEASE_COMMAND_CONFIG",
             help="The same for the destination, and an https URL of --leases.",
         ),
     ] = None,
 ) -> None:
     """Copy topics, each record exactly once, over any crash.
 
-    The user and the password at the source may also be PIDLEASE_FROM_USER and PIDLEASE_FROM_PASSWORD, those at the destination PIDLEASE_TO_USER and PIDLEASE_TO_PASSWORD. No option has a password: a list of processes would show it.
+    User and password at the source may also be PIDLEASE_FROM_USER and PIDLEASE_FROM_PASSWORD, those at the destination PIDLEASE_USER and PIDLEASE_PASSWORD. No option has a password: a list of processes would show it.
 
     Exit codes:
     0: done, or stopped
@@ -111,7 +111,9 @@ def copy(  # noqa: PLR0913 - an option each
     3: another copier has taken over
     """  # noqa: E501 - a paragraph is one line in the help
     at_source = (
-        _security("from", from_command_config)
+        command_security(
+            from_command_config, "PIDLEASE_FROM_USER", "PIDLEASE_FROM_PASSWORD"
+        ).connection
         if from_command_config
         else _source(tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username)
     )
@@ -134,7 +136,7 @@ def copy(  # noqa: PLR0913 - an option each
             session_timeout_ms=int(session_seconds * 1000),
             give_up_ms=give_up_seconds * 1000,
             source_security=at_source.options(),
-            **_security("to", to_command_config).options(),
+            **command_security(command_config).connection.options(),
         )
     except (ValueError, OSError) as error:
         raise cannot_run(str(error)) from None
@@ -228,12 +230,6 @@ def _start(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
-
-
-def _security(side: str, path: Path | None) -> ConnectionSecurity:
-    """Return TLS and login of a side; end the command if they are invalid."""
-    prefix = f"PIDLEASE_{side.upper()}"
-    return command_security(path, f"{prefix}_USER", f"{prefix}_PASSWORD").connection
 
 
 def _source(*, tls: bool, ca: str | None, sasl: str | None, user: str | None) -> ConnectionSecurity:

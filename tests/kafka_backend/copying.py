@@ -4,7 +4,9 @@ Errors are handled as librdkafka documents it: what is retriable is called again
 transaction aborted is aborted and read again, and everything else ends the client.
 """
 
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -232,6 +234,7 @@ class Copying:
         self._random = Random(random.random())
         self._copier = self._new()
         self._running: Future[str] = Future()
+        self._thread = Thread()
 
     def _new(self) -> Copier:
         return Copier(*self._what, self.ledger, Random(self._random.random()))
@@ -240,7 +243,8 @@ class Copying:
         """Begin with an instance."""
         self._running = Future()
         run = partial(self._run, self._copier, self._running)
-        Thread(target=run, name=self.ledger.name, daemon=True).start()
+        self._thread = Thread(target=run, name=self.ledger.name, daemon=True)
+        self._thread.start()
 
     def _run(self, copier: Copier, running: Future[str]) -> None:
         try:
@@ -256,6 +260,12 @@ class Copying:
     def _ended(self, copier: Copier, result: str) -> None:
         self.done += copier.done
         self.done[result] += 1
+
+    def state(self) -> str:
+        """Return what happened to the present instance, and where its thread is."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else "its thread has ended"
+        return f"{self.ledger.name}: {dict(self._copier.done)}\n{stack}"
 
     def replace(self, within_s: float) -> None:
         """Start another instance, while the one before goes on and must be fenced."""

@@ -68,7 +68,7 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
         replaced = 0
         for _ in rounds(ROUNDS, all_happened):
             for fault in random.sample(FAULTS, len(FAULTS)):
-                get_on(loads, retries, WAIT_S)
+                get_on_or_say(loads, retries, copying)
                 time.sleep(random.random())
                 if fault == "server":
                     server.kill9()
@@ -79,7 +79,7 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
                 else:
                     copying.replace(WAIT_S)
                     replaced += 1
-        get_on(loads, retries, WAIT_S)
+        get_on_or_say(loads, retries, copying)
         weather.faults_every = 0
         feed.finish(WAIT_S)
         source = read_back(cluster.bootstrap, SOURCE, PARTITIONS, [feed], WAIT_S)
@@ -99,6 +99,15 @@ def test_transactions_while_everything_is_killed(cluster: KafkaCluster, tmp_path
         assert copying.done[happened] > 0, happened
     assert weather.done["lose answer"] + weather.done["cut answer"] > 0
     assert retries.total > 0, "no retry was a duplicate"
+
+
+def get_on_or_say(loads: list[Load], retries: Retries, copying: Copying) -> None:
+    """Wait until each load gets on; the error says where the copier is."""
+    try:
+        get_on(loads, retries, WAIT_S)
+    except AssertionError as error:
+        error.add_note(copying.state())
+        raise
 
 
 def _wait_until_copied(cluster: KafkaCluster, copying: Copying, source: list[Stored]) -> None:

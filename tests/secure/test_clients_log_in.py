@@ -3,105 +3,24 @@
 import json
 import os
 import signal
-import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import admin as confluent_admin
-from typing_extensions import override
 
-from proxy.security.acls import Operation, ResourceKind
-from tests.secure.secured import allow, write_acls
-from tests.servers.authority import Authority, Certificate, needs_openssl
-from tests.servers.pidlease import PidleaseServer
+from proxy.security.acls import ResourceKind
+from tests.secure.secured_process import HANG_S, SECRETS, Running
+from tests.servers.authority import Certificate, needs_openssl
 
 pytestmark = needs_openssl
 #: Its names, which have no types.
 _ADMIN: Final[Any] = confluent_admin
 _T, _G = ResourceKind.TOPIC, ResourceKind.GROUP
-_HANG_S: Final = 90.0
-_SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"}
-
-
-class _TlsServer(PidleaseServer):
-    """A server whose HTTP listener has TLS."""
-
-    @override
-    def get(self, path: str) -> tuple[int, str]:
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        with httpx.Client(verify=context, timeout=_HANG_S) as client:
-            try:
-                response = client.get(f"https://{self.http_address}{path}")
-            except httpx.TransportError as error:
-                raise OSError(str(error)) from error
-            return response.status_code, response.text
-
-
-class Running:
-    """A server with TLS, SASL and ACLs, and the certificates."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self.folder = folder
-        self.authority = Authority(folder)
-        self.certificate = self.authority.issue("server", "IP:127.0.0.1", "DNS:localhost")
-        self.data = folder / "data"
-        for user, password in _SECRETS.items():
-            self.users("add", user, password=password)
-        write_acls(
-            self.data, allow("alice", Operation.WRITE, _T, "t"),
-            allow("alice", Operation.READ, _T, "t"), allow("alice", Operation.READ, _G, "g"),
-        )  # fmt: skip
-        self.server = _TlsServer(
-            folder, data_dir=self.data,
-            settings={
-                "kafka_security_protocol": "SASL_SSL", "http_security_protocol": "SASL_SSL",
-                "ssl_certificate": str(self.certificate.certificate),
-                "ssl_key": str(self.certificate.key),
-                "sasl_enabled_mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-                "acls": "file", "super_users": "User:root", "audit_log": str(folder / "audit"),
-                "log_level": "debug", "fsync": "never", "connections_max_reauth_ms": "3000",
-            },
-        )  # fmt: skip
-
-    def users(self, *command: str, password: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "proxy", "users", *command, "--data-dir", str(self.data)],
-            input=f"{password}\n", capture_output=True, text=True, check=True, timeout=_HANG_S,
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    def http(self, user: str = "") -> httpx.Client:
-        context = create_ssl_context(cafile=str(self.authority.root.certificate))
-        return httpx.Client(
-            base_url=f"https://{self.server.http_address}", verify=context, timeout=_HANG_S,
-            auth=(user, _SECRETS[user]) if user else None,
-        )  # fmt: skip
-
-    def librdkafka(self, user: str, mechanism: str, **more: Any) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self.server.bootstrap, "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(self.authority.root.certificate), "sasl.mechanism": mechanism,
-            "sasl.username": user, "sasl.password": _SECRETS.get(user, "wrong"), **more,
-        }  # fmt: skip
-
-    def aiokafka(self, user: str, mechanism: str, **more: Any) -> dict[str, Any]:
-        return {
-            "bootstrap_servers": self.server.bootstrap, "security_protocol": "SASL_SSL",
-            "ssl_context": create_ssl_context(cafile=str(self.authority.root.certificate)),
-            "sasl_mechanism": mechanism, "sasl_plain_username": user,
-            "sasl_plain_password": _SECRETS.get(user, "wrong"), **more,
-        }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def _until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _HANG_S
+    deadline = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
@@ -127,7 +46,7 @@ def _produce(producer: Producer, topic: str, value: bytes) -> Any:
     """Send a record; the error, or None."""
     errors: list[Any] = []
     producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
-    producer.flush(_HANG_S)
+    producer.flush(HANG_S)
     assert errors, "no answer"
     return errors[0]
 
@@ -240,27 +159,27 @@ def test_acls_and_users_by_an_admin_client(running: Running) -> None:
         _ADMIN.AclOperation.WRITE, _ADMIN.AclPermissionType.ALLOW,
     )  # fmt: skip
     for future in admin.create_acls([binding]).values():
-        future.result(_HANG_S)
+        future.result(HANG_S)
     every = _ADMIN.AclBindingFilter(
         _ADMIN.ResourceType.TOPIC, None, _ADMIN.ResourcePatternType.ANY, "User:dora", None,
         _ADMIN.AclOperation.ANY, _ADMIN.AclPermissionType.ANY,
     )  # fmt: skip
-    assert admin.describe_acls(every).result(_HANG_S) == [binding]
+    assert admin.describe_acls(every).result(HANG_S) == [binding]
     secret = b"Dora-planted-secret"
     new = _ADMIN.UserScramCredentialUpsertion(
         "dora", _ADMIN.ScramCredentialInfo(_ADMIN.ScramMechanism.SCRAM_SHA_256, 8192), secret
     )
-    admin.alter_user_scram_credentials([new])["dora"].result(_HANG_S)
-    assert admin.create_topics([_ADMIN.NewTopic("by-dora", 1)])["by-dora"].result(_HANG_S) is None
+    admin.alter_user_scram_credentials([new])["dora"].result(HANG_S)
+    assert admin.create_topics([_ADMIN.NewTopic("by-dora", 1)])["by-dora"].result(HANG_S) is None
     settings = {"sasl.password": secret.decode(), "acks": "all"}
     dora = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **settings))
     assert _produce(dora, "by-dora", b"x") is None
-    described = admin.describe_user_scram_credentials(["dora"])["dora"].result(_HANG_S)
+    described = admin.describe_user_scram_credentials(["dora"])["dora"].result(HANG_S)
     assert [each.iterations for each in described.scram_credential_infos] == [8192]
     gone = _ADMIN.UserScramCredentialDeletion("dora", _ADMIN.ScramMechanism.SCRAM_SHA_256)
-    admin.alter_user_scram_credentials([gone])["dora"].result(_HANG_S)
+    admin.alter_user_scram_credentials([gone])["dora"].result(HANG_S)
     for removed in admin.delete_acls([every]).values():
-        assert removed.result(_HANG_S) == [binding]
+        assert removed.result(HANG_S) == [binding]
     late = Producer(running.librdkafka("dora", "SCRAM-SHA-256", **{
         **settings, "message.timeout.ms": 3000}))  # fmt: skip
     assert _produce(late, "by-dora", b"x") is not None
@@ -306,7 +225,7 @@ def test_no_secret_is_shown(running: Running) -> None:
     """Attack 11: in no log, error, metric, status, audit line, or file."""
     with running.http("root") as root, running.http() as nobody:
         texts = [root.get(path).text for path in ("/v1/status", "/metrics", "/docs")]
-        bad = {"Authorization": "Basic !" + _SECRETS["alice"]}
+        bad = {"Authorization": "Basic !" + SECRETS["alice"]}
         texts.append(nobody.get("/v1/status", headers=bad).text)
     texts.append(running.users("list"))
     assert "alice: SCRAM-SHA-256 (10000 iterations), SCRAM-SHA-512" in texts[-1]
@@ -314,5 +233,5 @@ def test_no_secret_is_shown(running: Running) -> None:
     assert any(each.name == "audit" for each in files)
     texts += [each.read_bytes().decode("latin-1") for each in files]
     assert "Traceback" not in running.server.log_text()
-    for secret in _SECRETS.values():
+    for secret in SECRETS.values():
         assert not any(secret in text for text in texts)

@@ -141,13 +141,20 @@ def test_names_that_cannot_be_mapped(name: str, text: str) -> None:
         read_settings({**SINK, name: "x"})
 
 
-def test_the_sink_logs_in() -> None:
-    given = prefixed({**SASL, "sasl.username": "me", "sasl.password": "secret"})
-    producer = read_settings({**SINK, **given}).producer()
-    assert producer.security_protocol == SASL["security.protocol"]
-    assert producer.sasl_mechanism == SASL["sasl.mechanism"]
-    assert producer.sasl_plain_username == "me"
-    assert "secret" not in repr(producer)
+@needs_openssl
+def test_the_sink_logs_in(tmp_path: Path) -> None:
+    root = Authority(tmp_path).root.certificate
+    jaas = f'{SCRAM} required username="me" password="top secret";'
+    given = prefixed({
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": jaas, "ssl.truststore.location": str(root),
+    })  # fmt: skip
+    settings = read_settings({**SINK, **given, "leases": "https://a:8080"})
+    security = settings.producer().security
+    assert (security.sasl_mechanism, security.sasl_plain_username) == ("SCRAM-SHA-512", "me")
+    assert security.http_login("https://a:8080") == ("me", "top secret")
+    assert security.http_login("http://a:8080") is None, "Basic would show the password"
+    assert "top secret" not in repr(settings) + repr(settings.producer()) + repr(security)
 
 
 async def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
@@ -155,8 +162,7 @@ async def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
     file.write_text("first\n")
     token = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
     url = "sasl.oauthbearer.token.endpoint.url"
-    options = connection_options(read_security(prefixed({**token, url: file.as_uri()})))
-    provider = options["sasl_oauth_token_provider"]
+    provider = mapped({**token, url: file.as_uri()})["sasl_oauth_token_provider"]
     assert await provider.token() == "first"
     file.write_text("second\n")
     assert await provider.token() == "second"

@@ -175,9 +175,6 @@ class ConnectionSecurity:
     def _sasl_problem(self) -> str:
         protocol, mechanism = self.security_protocol, self.sasl_mechanism
         if not self.is_login:
-            if self.sasl_plain_password is not None or self.sasl_oauth_token_provider is not None:
-                # Without this, a client that should log in would quietly not do it.
-                return f"a login goes with security_protocol SASL_SSL, not {protocol}"
             return ""
         if mechanism not in MECHANISMS:
             return f"sasl_mechanism {mechanism!r} is none of {', '.join(MECHANISMS)}"
