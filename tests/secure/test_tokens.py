@@ -238,7 +238,7 @@ async def test_leases_by_a_token() -> None:
         seen.append(request.headers["Authorization"])
         return httpx.Response(401, json={"detail": "the token has expired"})
 
-    provider = _Provider(lambda: made.pop())
+    provider = _Provider(made.pop)
     transport = httpx.MockTransport(answer)
     async with LeaseClient("https://a", transport=transport, login=provider) as leases:
         for _ in range(2):
