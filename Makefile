@@ -19,9 +19,10 @@ MERMAID := build/mermaid/package/dist/mermaid.min.js
 
 .PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility dist helm lock clean
 
-# With KEEP=1 a server stays up in the end, until Ctrl-C.
+# With KEEP=1 a server stays up in the end, until Ctrl-C. With SECURE=1 it is another demo: TLS,
+# logins and rights, and an intruder who is refused everywhere.
 demo: $(VENV)/.demo
-	$(BIN)/python -m deploy.demo $(if $(KEEP),--keep)
+	$(BIN)/python -m deploy.demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)
 
 # The same with a real Kafka behind the proxy, and a real ZooKeeper; needs mvn and java.
 demo-kafka: $(VENV)/.demo

@@ -15,6 +15,7 @@ from deploy.demo import DemoError
 from deploy.demo.copied import run_copied
 from deploy.demo.leased import run_leased
 from deploy.demo.orders import run_orders
+from deploy.demo.secured import run_secured
 from deploy.demo.story import METRICS, SETTINGS, run_demo
 from deploy.demo.upstream import real_upstream
 from tests.servers.pidlease import not_started
@@ -35,6 +36,9 @@ def main(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="In front of a real Kafka, that is killed as well.")
     ] = False,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Only: TLS, logins and rights, and an intruder.")
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave a server up in the end, until Ctrl-C.")
     ] = False,
@@ -48,6 +52,8 @@ def main(
     console = new_console()
 
     def run() -> int:
+        if secure:
+            return run_secured(console, directory.resolve() / "secured")
         if kafka:
             return _in_front(console, directory.resolve() / "in-front", seconds)
         code = _alone(console, directory.resolve(), seconds)

@@ -110,10 +110,10 @@ class LeaseClient:
         is_tls = url.lower().startswith("https:")
         if login is not None and not is_tls:
             raise ValueError("a login goes with https://, not http://")
-        self._who = "no login was sent" if login is None else "the token"
+        self._login_name = "no login was sent" if login is None else "the token"
         auth: httpx.Auth | None = None
         if isinstance(login, tuple):
-            self._who = f"user {login[0]!r}"
+            self._login_name = f"user {login[0]!r}"
             auth = httpx.BasicAuth(*login)
         elif login is not None:
             auth = _Bearer(login)
@@ -250,7 +250,7 @@ class LeaseClient:
         except LeaseRefusedError as error:
             if error.status not in _LOGIN_REFUSED:
                 raise
-            text = f"no lease from {self.url}: {error.text}; {self._who}"
+            text = f"no lease from {self.url}: {error.text}; {self._login_name}"
             raise LeaseRefusedError(text, error.status, error.field) from None
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
             # A reset connection has no text.

@@ -58,10 +58,10 @@ class CommandSecurity:
     password: str = field(default="", repr=False)
 
     @property
-    def who(self) -> str:
+    def login_name(self) -> str:
         """The user, for messages."""
         if self.connection.is_login:
-            return self.connection.who
+            return self.connection.login_name
         return f"user {self.user!r}" if self.user else "requests without a login"
 
 

@@ -41,11 +41,11 @@ class ServerRefusedError(Exception):
         answer: the body's JSON; None: it is no JSON.
     """
 
-    def __init__(self, url: str, code: int, reason: str, answer: Any, who: str = "") -> None:  # noqa: ANN401 - JSON
+    def __init__(self, url: str, code: int, reason: str, answer: Any, login_name: str = "") -> None:  # noqa: ANN401 - JSON
         text = f"the server at {url} is no pidlease ({code} {reason}); check --url"
         if code in _LOGIN_REFUSED:
             detail = answer.get("detail") if isinstance(answer, dict) else None
-            text = f"the server at {url} refuses {who} ({code} {detail or reason})"
+            text = f"the server at {url} refuses {login_name} ({code} {detail or reason})"
         super().__init__(text)
         self.code: Final = code
         self.answer: Final = answer
@@ -86,7 +86,7 @@ def ask(url: str, path: str, change: object = None, security: CommandSecurity | 
             return json.loads(answer.read(_ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise ServerRefusedError(
-            url, error.code, str(error.reason), _body(error), security.who
+            url, error.code, str(error.reason), _body(error), security.login_name
         ) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise UnreachableError(_unreachable(url, error, changes=change is not None)) from None

@@ -191,14 +191,14 @@ async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) ->
         while (step := await authenticator.step(payload)) is not None:
             payload = await _exchange(connection, config, step[0])
     except UpstreamLostError as error:
-        raise UpstreamRefusedError(f"{connection} refuses {_who(config)}") from error
+        raise UpstreamRefusedError(f"{connection} refuses {_login_name(config)}") from error
     except UpstreamError:
         raise
     except Exception as error:  # the library's errors for an invalid response
         raise UpstreamRefusedError(f"{connection}: {config.mechanism} failed: {error!r}") from error
 
 
-def _who(config: UpstreamConfig) -> str:
+def _login_name(config: UpstreamConfig) -> str:
     return "the token" if config.mechanism == _TOKEN else f"user {config.username!r}"
 
 
@@ -209,12 +209,14 @@ async def _exchange(
     message = token.encode() if isinstance(token, str) else token
     response = request.decode(await connection.ask(request.encode(auth_bytes=message)))
     if response.error_code.value:
-        raise UpstreamLoginError(f"{connection} refuses {_who(config)}: {response.error_message}")
+        raise UpstreamLoginError(
+            f"{connection} refuses {_login_name(config)}: {response.error_message}"
+        )
     return bytes(response.auth_bytes)
 
 
 class _Tokens:
-    """A provider of tokens whose errors are an UpstreamAwayError: its service may be away."""
+    """A provider of tokens with UpstreamAwayError for any of its errors: its service may be away."""
 
     def __init__(self, connection: BrokerConnection, provider: TokenProvider) -> None:
         self._connection: Final = connection

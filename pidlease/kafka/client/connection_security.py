@@ -91,7 +91,7 @@ class ConnectionSecurity:
         return self.security_protocol.startswith("SASL")
 
     @property
-    def who(self) -> str:
+    def login_name(self) -> str:
         """The user, for messages."""
         return "the token" if self._is_token else f"user {self.sasl_plain_username!r}"
 
