@@ -216,7 +216,7 @@ async def _exchange(
 
 
 class _Tokens:
-    """A provider of tokens with UpstreamAwayError for any of its errors: its service may be away."""
+    """A provider of tokens that raises UpstreamAwayError only: its service may be away."""
 
     def __init__(self, connection: BrokerConnection, provider: TokenProvider) -> None:
         self._connection: Final = connection
