@@ -95,8 +95,8 @@ async def test_records_outlive_kills_and_the_end_of_a_login(running: Running) ->
     [
         ({"sasl_plain_password": "wrong-secret"}, "refuses user 'alice'"),
         ({"sasl_mechanism": "PLAIN", "sasl_plain_username": "nobody"}, "refuses user 'nobody'"),
-        ({"security_protocol": "SSL"}, "the connection ended"),
-        ({"security_protocol": "PLAINTEXT"}, "does it want TLS, or SASL?"),
+        ({"security_protocol": "SSL"}, "wants a login: the security protocol is SASL_SSL"),
+        ({"security_protocol": "PLAINTEXT"}, "has TLS: the security protocol is SSL or SASL_SSL"),
     ],
 )
 async def test_a_wrong_login_is_named_and_no_secret_shown(
@@ -137,7 +137,7 @@ def test_the_commands_log_in_by_the_environment(running: Running) -> None:
         ({"PIDLEASE_SASL_MECHANISM": "GSSAPI"}, "PIDLEASE_SASL_MECHANISM 'GSSAPI' is none of"),
         ({"PIDLEASE_SECURITY_PROTOCOL": "TLS"}, "PIDLEASE_SECURITY_PROTOCOL 'TLS' is none of"),
         ({"PIDLEASE_USER": ""}, "PIDLEASE_USER and PIDLEASE_PASSWORD are needed"),
-        ({"PIDLEASE_SECURITY_PROTOCOL": "PLAINTEXT"}, "does it want TLS, or SASL?"),
+        ({"PIDLEASE_SECURITY_PROTOCOL": "PLAINTEXT"}, "has TLS: the security protocol is SSL"),
         ({"SSL_CERT_FILE": os.devnull}, "CERTIFICATE_VERIFY_FAILED"),
     ],
 )

@@ -5,15 +5,17 @@ import ssl
 import struct
 from typing import Final
 
-from aiokafka.conn import SaslPlainAuthenticator, ScramAuthenticator
+from aiokafka.conn import OAuthAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
 
 from pidlease.kafka.api import API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
 from pidlease.kafka.client.broker_connection import BrokerConnection
-from pidlease.kafka.client.settings import Address, UpstreamConfig
+from pidlease.kafka.client.settings import OAUTHBEARER, Address, TokenProvider, UpstreamConfig
 from pidlease.kafka.codec.messages import Request
+from pidlease.kafka.error_codes import UNSUPPORTED_SASL_MECHANISM
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
+    UpstreamLoginError,
     UpstreamLostError,
     UpstreamNonsenseError,
     UpstreamRefusedError,
@@ -24,6 +26,10 @@ _VERSIONS: Final = struct.Struct(">ihi")
 _VERSION: Final = struct.Struct(">hhh")
 #: The most addresses to remember that have responded.
 _RESPONDED_MAX: Final = 10_000
+#: How long the look may take whether a port has TLS.
+_LOOK_SECONDS: Final = 2.0
+#: Occurs in OpenSSL's text of an alert that the other side has sent.
+_ALERT: Final = "_ALERT_"
 
 
 async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
@@ -61,9 +67,84 @@ async def _open(connection: BrokerConnection, config: UpstreamConfig) -> None:
             lambda: connection, host, port, ssl=context, server_hostname=host if context else None
         )
     except ssl.SSLError as error:
-        raise UpstreamRefusedError(f"{connection}: TLS failed: {error}") from error
+        raise UpstreamLoginError(f"{connection}: TLS failed: {error}") from error
     except OSError as error:
         raise UpstreamAwayError(f"{connection}: {error}") from error
+
+
+async def _has_no_tls(address: Address, config: UpstreamConfig) -> bool:
+    """Return whether a broker answers without TLS. Nothing secret is sent."""
+    connection = BrokerConnection(address, _LOOK_SECONDS, config.client_id)
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await asyncio.get_running_loop().create_connection(lambda: connection, *address)
+            frame = await connection.ask(Request(API_API_VERSIONS, 0, config.client_id).encode())
+        return len(frame) >= _VERSIONS.size
+    except (OSError, UpstreamError):  # also a timeout
+        return False
+    finally:
+        connection.close()
+
+
+async def _has_tls(address: Address) -> bool:
+    """Return whether a port answers a TLS handshake. Nothing is sent over that connection."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            _, writer = await asyncio.open_connection(*address, ssl=context)
+    except ssl.SSLError as error:
+        return _ALERT in str(error)  # it wants a certificate, for example
+    except OSError:  # also a timeout
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def wrong_settings(config: UpstreamConfig, error: UpstreamError) -> UpstreamLoginError | None:
+    """Return why trying again does not help after an error; None: it may help.
+
+    A look shows whether a port has TLS. A broker that wants a login answers ApiVersions, and closes
+    the connection at the next request; asked by SaslHandshake, it names its mechanisms. Others do
+    not know SaslHandshake, or refuse it (KIP-43).
+    """
+    if isinstance(error, UpstreamLoginError):
+        return error
+    for address in config.bootstrap:
+        if why := await _wrong_settings(config, address, error):
+            return UpstreamLoginError(f"Kafka at {address[0]}:{address[1]} {why}")
+    return None
+
+
+async def _wrong_settings(config: UpstreamConfig, address: Address, error: UpstreamError) -> str:
+    if config.ssl_context is not None:
+        if isinstance(error, UpstreamAwayError) and await _has_no_tls(address, config):
+            return "has no TLS: the security protocol is PLAINTEXT or SASL_PLAINTEXT"
+    elif isinstance(error, UpstreamRefusedError) and await _has_tls(address):
+        return "has TLS: the security protocol is SSL or SASL_SSL"
+    if config.mechanism or not isinstance(error, UpstreamLostError):
+        return ""
+    mechanisms = await _mechanisms(config, address)
+    return mechanisms and (
+        "wants a login: the security protocol is SASL_SSL or SASL_PLAINTEXT, and the mechanism one"
+        f" of {mechanisms}"
+    )
+
+
+async def _mechanisms(config: UpstreamConfig, address: Address) -> str:
+    """Return the mechanisms of a broker that wants a login; empty: it does not, or is away."""
+    connection = BrokerConnection(address, _LOOK_SECONDS, config.client_id)
+    request = Request(API_SASL_HANDSHAKE, 1, config.client_id)
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            await _open(connection, config)
+            response = request.decode(await connection.ask(request.encode(mechanism="none")))
+    except (TimeoutError, UpstreamError):
+        return ""
+    finally:
+        connection.close()
+    is_known = response.error_code.value == UNSUPPORTED_SASL_MECHANISM
+    return ", ".join(response.mechanisms) if is_known else ""
 
 
 async def _versions(
@@ -75,8 +156,11 @@ async def _versions(
         if connection.address in config.responded:
             # It stops, or has just started. The request had no effect.
             raise UpstreamAwayError(str(error)) from error
+        if _ALERT in str(error):  # TLS 1.3: a missing certificate is refused after the handshake
+            raise UpstreamLoginError(f"{connection}: TLS failed: {error}") from error
+        hint = "TLS, or SASL" if config.ssl_context is None else "a certificate, or SASL"
         raise UpstreamRefusedError(
-            f"{connection} closes the connection at the first request: does it want TLS, or SASL?"
+            f"{connection} closes the connection at the first request: does it want {hint}?"
         ) from error
     try:
         _, code, count = _VERSIONS.unpack_from(frame)
@@ -96,35 +180,69 @@ async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) ->
     handshake = Request(API_SASL_HANDSHAKE, 1, config.client_id)
     response = handshake.decode(await connection.ask(handshake.encode(mechanism=config.mechanism)))
     if response.error_code.value:
-        raise UpstreamRefusedError(
+        raise UpstreamLoginError(
             f"{connection} does not know SASL mechanism {config.mechanism}, but"
             f" {', '.join(response.mechanisms) or 'none'}"
         )
-    authenticator = _authenticator(config)
+    authenticator = _authenticator(connection, config)
     payload: bytes | None = None
     try:
         while (step := await authenticator.step(payload)) is not None:
             payload = await _exchange(connection, config, step[0])
     except UpstreamLostError as error:
-        raise UpstreamRefusedError(f"{connection} refuses user {config.username!r}") from error
+        raise UpstreamRefusedError(f"{connection} refuses {_login_name(config)}") from error
     except UpstreamError:
         raise
     except Exception as error:  # the library's errors for an invalid response
         raise UpstreamRefusedError(f"{connection}: {config.mechanism} failed: {error!r}") from error
 
 
-async def _exchange(connection: BrokerConnection, config: UpstreamConfig, token: bytes) -> bytes:
+def _login_name(config: UpstreamConfig) -> str:
+    return "the token" if config.mechanism == OAUTHBEARER else f"user {config.username!r}"
+
+
+async def _exchange(
+    connection: BrokerConnection, config: UpstreamConfig, token: bytes | str
+) -> bytes:
     request = Request(API_SASL_AUTHENTICATE, 0, config.client_id)
-    response = request.decode(await connection.ask(request.encode(auth_bytes=token)))
+    message = token.encode() if isinstance(token, str) else token
+    response = request.decode(await connection.ask(request.encode(auth_bytes=message)))
     if response.error_code.value:
-        raise UpstreamRefusedError(
-            f"{connection} refuses user {config.username!r}: {response.error_message}"
+        raise UpstreamLoginError(
+            f"{connection} refuses {_login_name(config)}: {response.error_message}"
         )
     return bytes(response.auth_bytes)
 
 
-def _authenticator(config: UpstreamConfig) -> SaslPlainAuthenticator | ScramAuthenticator:
+class _Tokens:
+    """A provider of tokens that raises UpstreamAwayError only: its service may be away."""
+
+    def __init__(self, connection: BrokerConnection, provider: TokenProvider) -> None:
+        self._connection: Final = connection
+        self._provider: Final = provider
+
+    async def token(self) -> str:
+        try:
+            return await self._provider.token()
+        except Exception as error:
+            # Its text may have a part of the token.
+            kind = type(error).__name__
+            raise UpstreamAwayError(
+                f"{self._connection}: the provider of tokens failed: {kind}"
+            ) from error
+
+    def extensions(self) -> dict[str, str]:
+        found = getattr(self._provider, "extensions", None)
+        return dict(found()) if callable(found) else {}
+
+
+def _authenticator(
+    connection: BrokerConnection, config: UpstreamConfig
+) -> SaslPlainAuthenticator | ScramAuthenticator | OAuthAuthenticator:
     loop = asyncio.get_running_loop()
+    if config.mechanism == OAUTHBEARER and config.token_provider is not None:
+        tokens = _Tokens(connection, config.token_provider)
+        return OAuthAuthenticator(sasl_oauth_token_provider=tokens)
     if config.mechanism == "PLAIN":
         return SaslPlainAuthenticator(
             loop=loop, sasl_plain_username=config.username, sasl_plain_password=config.password
