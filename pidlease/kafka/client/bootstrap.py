@@ -1,13 +1,19 @@
 """Connects to a broker: TCP, TLS, ApiVersions, SASL."""
 
 import asyncio
+import random
 import ssl
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
 from aiokafka.conn import OAuthAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
 
-from pidlease.kafka.api import API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
+from pidlease.kafka.api import (
+    API_API_VERSIONS,
+    API_SASL_AUTHENTICATE,
+    API_SASL_HANDSHAKE,
+    SENT_VERSIONS,
+)
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.settings import OAUTHBEARER, Address, TokenProvider, UpstreamConfig
 from pidlease.kafka.codec.messages import Request
@@ -20,6 +26,8 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
     UpstreamRefusedError,
 )
+from pidlease.observability.loggers import Logger
+from pidlease.observability.repeated_lines import LINES
 
 #: Correlation id, error code, number of APIs; then the key and versions of each.
 _VERSIONS: Final = struct.Struct(">ihi")
@@ -30,6 +38,14 @@ _RESPONDED_MAX: Final = 10_000
 _LOOK_SECONDS: Final = 2.0
 #: Occurs in OpenSSL's text of an alert that the other side has sent.
 _ALERT: Final = "_ALERT_"
+#: The part of a login's time after which the next one begins, as in Kafka's Java client.
+_LOGIN_PART: Final = (0.85, 0.95)
+#: Kafka refuses two logins of a connection within a second.
+_LOGIN_EVERY_S: Final = 1.1
+#: The client has seen the failure (RFC 7628, section 3.2.3).
+_FAILURE_SEEN: Final = b"\x01"
+
+_log = Logger(__name__)
 
 
 async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
@@ -46,7 +62,9 @@ async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
             await _open(connection, config)
             connection.versions = await _versions(connection, config)
             if config.mechanism:
-                await _authenticate(connection, config)
+                lifetime_s = await _authenticate(connection, config)
+                if lifetime_s:
+                    connection.run_beside(_stay_logged_in(connection, config, lifetime_s))
     except TimeoutError:
         connection.close()
         raise UpstreamAwayError(
@@ -175,26 +193,62 @@ async def _versions(
     return {key: (lowest, highest) for key, lowest, highest in found}
 
 
-async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) -> None:
-    """Authenticate by SASL, in Kafka's frames (KIP-43, KIP-152)."""
-    handshake = Request(API_SASL_HANDSHAKE, 1, config.client_id)
-    response = handshake.decode(await connection.ask(handshake.encode(mechanism=config.mechanism)))
-    if response.error_code.value:
-        raise UpstreamLoginError(
-            f"{connection} does not know SASL mechanism {config.mechanism}, but"
-            f" {', '.join(response.mechanisms) or 'none'}"
-        )
+async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) -> float:
+    """Authenticate by SASL, in Kafka's frames (KIP-43, KIP-152).
+
+    Returns:
+        After how many seconds the broker wants the next login (KIP-368); 0: it wants none.
+    """
     authenticator = _authenticator(connection, config)
-    payload: bytes | None = None
     try:
-        while (step := await authenticator.step(payload)) is not None:
-            payload = await _exchange(connection, config, step[0])
+        # The first message may take long: a provider asks for a token.
+        step = await authenticator.step(None)
+        with connection.exclusive():
+            await _handshake(connection, config)
+            while step is not None:
+                payload, lifetime_s = await _exchange(connection, config, step[0])
+                step = await authenticator.step(payload)
+            if config.mechanism == OAUTHBEARER and payload:
+                await _refused_token(connection, config)
     except UpstreamLostError as error:
         raise UpstreamRefusedError(f"{connection} refuses {_login_name(config)}") from error
     except UpstreamError:
         raise
     except Exception as error:  # the library's errors for an invalid response
         raise UpstreamRefusedError(f"{connection}: {config.mechanism} failed: {error!r}") from error
+    return lifetime_s
+
+
+async def _handshake(connection: BrokerConnection, config: UpstreamConfig) -> None:
+    request = Request(API_SASL_HANDSHAKE, 1, config.client_id)
+    message = request.encode(mechanism=config.mechanism)
+    response = request.decode(await connection.ask_first(message))
+    if response.error_code.value:
+        raise UpstreamLoginError(
+            f"{connection} does not know SASL mechanism {config.mechanism}, but"
+            f" {', '.join(response.mechanisms) or 'none'}"
+        )
+
+
+async def _refused_token(connection: BrokerConnection, config: UpstreamConfig) -> NoReturn:
+    """Get the error for a token whose failure was a message (RFC 7628, section 3.2.3)."""
+    await _exchange(connection, config, _FAILURE_SEEN)
+    raise UpstreamLoginError(f"{connection} refuses the token")
+
+
+async def _stay_logged_in(
+    connection: BrokerConnection, config: UpstreamConfig, lifetime_s: float
+) -> None:
+    """Log in again before each login ends (KIP-368); if that fails, end the connection."""
+    try:
+        while lifetime_s:
+            part = random.uniform(*_LOGIN_PART)  # noqa: S311 - no secret
+            await asyncio.sleep(max(_LOGIN_EVERY_S, lifetime_s * part))
+            lifetime_s = await _authenticate(connection, config)
+    except UpstreamError as error:
+        LINES.write(_log, "warning", "a login could not be renewed", str(connection),
+                    broker=str(connection), error=str(error))  # fmt: skip
+        connection.close(UpstreamLostError(str(error)))
 
 
 def _login_name(config: UpstreamConfig) -> str:
@@ -203,15 +257,19 @@ def _login_name(config: UpstreamConfig) -> str:
 
 async def _exchange(
     connection: BrokerConnection, config: UpstreamConfig, token: bytes | str
-) -> bytes:
-    request = Request(API_SASL_AUTHENTICATE, 0, config.client_id)
+) -> tuple[bytes, float]:
+    """Send one message of a login; return the response's, and how many seconds the login counts."""
+    _, highest = connection.versions.get(API_SASL_AUTHENTICATE, (0, 0))
+    version = min(highest, SENT_VERSIONS[API_SASL_AUTHENTICATE][1])
+    request = Request(API_SASL_AUTHENTICATE, version, config.client_id)
     message = token.encode() if isinstance(token, str) else token
-    response = request.decode(await connection.ask(request.encode(auth_bytes=message)))
+    response = request.decode(await connection.ask_first(request.encode(auth_bytes=message)))
     if response.error_code.value:
         raise UpstreamLoginError(
             f"{connection} refuses {_login_name(config)}: {response.error_message}"
         )
-    return bytes(response.auth_bytes)
+    lifetime_s = response.session_lifetime.total_seconds() if version else 0.0
+    return bytes(response.auth_bytes), lifetime_s
 
 
 class _Tokens:
