@@ -1,13 +1,12 @@
 """pidlease's own clients at a secured server: they log in, and wrong settings are named at once."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -16,26 +15,18 @@ from pidlease.client import BlockingProducer, LeasedProducer, LeaseRefusedError,
 from pidlease.client.settings import ProducerOptions
 from pidlease.copier import Copier, CopyError, CopySettings
 from proxy.__main__ import cli
-from tests.secure.secured_process import HANG_S, SECRETS, Running
+from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import needs_openssl
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import until
 
 pytestmark = needs_openssl
-_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    made = Running(tmp_path_factory.mktemp("own") / "server")
-    try:
-        made.server.start()
-        with made.http("root") as root:
-            for topic in ("t", "copied"):
-                assert root.post("/v1/topics", json={"name": topic}).status_code == 201
+    with started(tmp_path_factory.mktemp("own") / "server", "t", "copied") as made:
         yield made
-    finally:
-        made.server.kill9()
 
 
 @pytest.fixture(scope="module")
@@ -68,36 +59,6 @@ def _values(running: Running, topic: str) -> list[str]:
 # ---------------------------------------------------------------------- producers
 
 
-@pytest.mark.parametrize("mechanism", _MECHANISMS)
-async def test_a_leased_producer(running: Running, mechanism: str) -> None:
-    value = f"leased by {mechanism}"
-    async with LeasedProducer(**_options(running, sasl_mechanism=mechanism)) as producer:
-        await producer.send_and_wait("t", value.encode())
-    assert value in _values(running, "t")
-
-
-def test_a_blocking_producer_over_a_new_login(running: Running) -> None:
-    """A session lasts 3 s (KIP-368); then the server closes it, and the producer logs in again."""
-    before = _logins(running)
-    sent = 0
-    with BlockingProducer(**_options(running, linger_ms=0)) as producer:
-
-        def logged_in_again() -> bool:
-            nonlocal sent
-            producer.send_and_wait("t", f"again {sent}".encode())
-            sent += 1
-            return _logins(running) >= before + 3
-
-        until(logged_in_again, "a new login")
-    values = [each for each in _values(running, "t") if each.startswith("again ")]
-    assert values == [f"again {number}" for number in range(sent)]
-
-
-def _logins(running: Running) -> int:
-    lines = [json.loads(each) for each in (running.folder / "audit").read_text().splitlines()]
-    return sum(1 + each.get("repeats_before", 0) for each in lines if each["event"] == "login")
-
-
 async def test_no_right(running: Running) -> None:
     async with LeasedProducer(**_options(running)) as producer:
         with pytest.raises(ProducerError, match="AUTHORIZATION"):
@@ -110,25 +71,6 @@ async def test_no_login_for_leases(running: Running) -> None:
     producer = LeasedProducer(**_options(running, leases=url))
     with pytest.raises(LeaseRefusedError, match="https://"):
         await producer.start()
-
-
-@pytest.mark.parametrize(("wrong", "text"), [
-    ({"sasl_plain_password": "Planted-wrong"}, "refuses user 'alice'"),
-    ({"sasl_plain_username": "nobody"}, "refuses user 'nobody'"),
-    ({"ssl_cafile": None, "security_protocol": "SASL_PLAINTEXT", "leases": "http://127.0.0.1:1"},
-     "has TLS: the security protocol is SSL or SASL_SSL"),
-    ({"security_protocol": "SSL", "sasl_plain_password": None}, "wants a login"),
-])  # fmt: skip
-async def test_wrong_settings_fail_at_once(
-    running: Running, wrong: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Not after the request timeout, which would be taken for a hang here."""
-    options = _options(running, **{"request_timeout_ms": HANG_S * 10_000, **wrong})
-    producer = LeasedProducer(**options)
-    with pytest.raises(ProducerError, match=text) as caught:
-        await asyncio.wait_for(producer.start(), HANG_S)
-    for shown in (str(caught.value), caplog.text):
-        assert "planted" not in shown.lower()
 
 
 async def test_a_mechanism_that_is_not_offered(running: Running) -> None:
