@@ -182,7 +182,10 @@ class LeaseClient:
                 await asyncio.sleep(_CHECK_PAUSE_S)  # a server that has just ended is away now
             else:
                 return
-        raise LeaseRefusedError(f"{wrong}; is it the port of the Kafka listener, or https://?", 0)
+        hint = "is it the port of the Kafka listener, or https://?"
+        if self.url.startswith("https:"):
+            hint = "is it the HTTP port, and does it want a certificate of the client?"
+        raise LeaseRefusedError(f"{wrong}; {hint}", 0)
 
     async def lease_pid(self, topic: str, partition: int, pid: int = NO_PID) -> Lease:
         """Lease a PID for a partition, or look up where a leased one continues.

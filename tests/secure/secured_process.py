@@ -80,6 +80,7 @@ class Running:
 
     def http(self, user: str = "") -> httpx.Client:
         context = create_ssl_context(cafile=str(self.authority.root.certificate))
+        context.load_cert_chain(self.client.certificate, self.client.key)
         return httpx.Client(
             base_url=f"https://{self.server.http_address}", verify=context, timeout=HANG_S,
             auth=(user, SECRETS[user]) if user else None,
@@ -102,9 +103,11 @@ class Running:
 
 
 @contextmanager
-def started(folder: Path, *topics: str) -> Iterator[Running]:
+def started(
+    folder: Path, *topics: str, settings: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Start a server with some topics; it is killed at the end of the block."""
-    made = Running(folder)
+    made = Running(folder, settings)
     try:
         made.server.start()
         with made.http("root") as root:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import ssl
 import struct
 from typing import Final, NoReturn
@@ -119,6 +120,24 @@ async def _has_tls(address: Address) -> bool:
     return True
 
 
+def _wants_certificate(address: Address, context: ssl.SSLContext) -> bool:
+    """Return whether a port refuses the client's certificate, or that there is none. Blocks.
+
+    By TLS 1.3 the refusal comes after the handshake, and event loops do not report it.
+    """
+    try:
+        with (
+            socket.create_connection(address, _LOOK_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=address[0]) as encrypted,
+        ):
+            encrypted.recv(1)
+    except ssl.SSLError as error:
+        return _ALERT in str(error)
+    except OSError:  # also a timeout
+        return False
+    return False
+
+
 async def wrong_settings(config: UpstreamConfig, error: UpstreamError) -> UpstreamLoginError | None:
     """Return why trying again does not help after an error; None: it may help.
 
@@ -135,9 +154,13 @@ async def wrong_settings(config: UpstreamConfig, error: UpstreamError) -> Upstre
 
 
 async def _wrong_settings(config: UpstreamConfig, address: Address, error: UpstreamError) -> str:
-    if config.ssl_context is not None:
+    context = config.ssl_context
+    if context is not None:
         if isinstance(error, UpstreamAwayError) and await _has_no_tls(address, config):
             return "has no TLS: the security protocol is PLAINTEXT or SASL_PLAINTEXT"
+        is_closed = isinstance(error, UpstreamRefusedError)
+        if is_closed and await asyncio.to_thread(_wants_certificate, address, context):
+            return "wants a certificate of the client, or does not trust it: see ssl_certfile"
     elif isinstance(error, UpstreamRefusedError) and await _has_tls(address):
         return "has TLS: the security protocol is SSL or SASL_SSL"
     if config.mechanism or not isinstance(error, UpstreamLostError):

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pidlease.kafka.client.connection_security import MECHANISMS, PROTOCOLS
-from pidlease.kafka.client.settings import OAUTHBEARER
+from pidlease.kafka.client.settings import OAUTHBEARER, no_password
 
 Loaded = TypeVar("Loaded")
 #: Connection settings by Kafka's names, without `kafka.`.
@@ -211,7 +211,7 @@ def _tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
         _EXPORT_TRUSTED,
         lambda: ssl.create_default_context(cafile=trusted, cadata=given.get(_TRUSTED_PEM)),
     )
-    password = given.get(_KEY_PASSWORD)
+    password = given.get(_KEY_PASSWORD) or no_password
     if own := given.get(_OWN):
         _loaded(own, _EXPORT_OWN, lambda: context.load_cert_chain(own, password=password))
     elif _OWN_KEY in given:

@@ -79,6 +79,11 @@ class UpstreamConfig:
         return tls_context_of(self.ca, self.certificate, self.key)
 
 
+def no_password() -> str:
+    """Refuse a key with a password, for which OpenSSL would ask at the terminal."""
+    raise OSError("the key has a password")
+
+
 def tls_context_of(
     ca: str | Path | None, certificate: str | Path | None, key: str | Path | None
 ) -> ssl.SSLContext:
@@ -95,7 +100,7 @@ def tls_context_of(
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate is not None:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, no_password)
     except OSError as error:  # ssl's own errors are OSErrors, too
         raise UpstreamRefusedError(
             f"certificates for Kafka cannot be used (ca {ca}, certificate {certificate}, key"
