@@ -166,7 +166,21 @@ async def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
     assert await provider.token() == "first"
     file.write_text("second\n")
     assert await provider.token() == "second"
-    for wrong in ({}, {url: "https://issuer/token"}, {url: file.as_uri(), "sasl.username": "me"}):
+    java = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    for more in (
+        {"sasl.jaas.config": f"{java}Module required;"},
+        {"sasl.login.callback.handler.class": f"{java}CallbackHandler"},
+    ):
+        given = prefixed({**token, url: file.as_uri(), **more})
+        refuse_unmapped(given)
+        read_security(given)
+    for wrong in (
+        {"sasl.jaas.config": f"{PLAIN} required;", url: file.as_uri()},
+        {"sasl.login.callback.handler.class": "my.Handler", url: file.as_uri()},
+        {},
+        {url: "https://issuer/token"},
+        {url: file.as_uri(), "sasl.username": "me"},
+    ):
         with pytest.raises(OptionError, match=r"OAUTHBEARER|file:///PATH"):
             read_security(prefixed({**token, **wrong}))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 import ssl
 import struct
 from typing import Final, NoReturn
@@ -37,6 +36,9 @@ _VERSION: Final = struct.Struct(">hhh")
 _RESPONDED_MAX: Final = 10_000
 #: How long the look may take whether a port has TLS.
 _LOOK_SECONDS: Final = 2.0
+#: How often a port must close the connection, so that it is no server that is ending.
+_LOOKS: Final = 3
+_LOOK_PAUSE_SECONDS: Final = 0.1
 #: Occurs in OpenSSL's text of an alert that the other side has sent.
 _ALERT: Final = "_ALERT_"
 #: The part of a login's time after which the next one begins, as in Kafka's Java client.
@@ -120,22 +122,32 @@ async def _has_tls(address: Address) -> bool:
     return True
 
 
-def _wants_certificate(address: Address, context: ssl.SSLContext) -> bool:
-    """Return whether a port refuses the client's certificate, or that there is none. Blocks.
+async def _wants_certificate(address: Address, context: ssl.SSLContext) -> bool:
+    """Return whether a port closes each connection after the handshake, before a request.
 
-    By TLS 1.3 the refusal comes after the handshake, and event loops do not report it.
+    By TLS 1.3 a missing certificate is refused after the handshake; some servers send no alert.
     """
-    try:
-        with (
-            socket.create_connection(address, _LOOK_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=address[0]) as encrypted,
-        ):
-            encrypted.recv(1)
-    except ssl.SSLError as error:
-        return _ALERT in str(error)
-    except OSError:  # also a timeout
-        return False
-    return False
+    for _ in range(_LOOKS):
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                reader, writer = await asyncio.open_connection(*address, ssl=context)
+                try:
+                    if await reader.read(1):
+                        return False
+                finally:
+                    writer.transport.abort()
+        except ssl.SSLEOFError:
+            pass  # it closed the connection
+        except ssl.SSLError as error:
+            return _ALERT in str(error)
+        except ConnectionRefusedError:
+            return False  # a server that has just ended is away now
+        except TimeoutError:
+            return False  # it waits for a request
+        except OSError:
+            pass  # it closed the connection
+        await asyncio.sleep(_LOOK_PAUSE_SECONDS)
+    return True
 
 
 async def wrong_settings(config: UpstreamConfig, error: UpstreamError) -> UpstreamLoginError | None:
@@ -159,7 +171,7 @@ async def _wrong_settings(config: UpstreamConfig, address: Address, error: Upstr
         if isinstance(error, UpstreamAwayError) and await _has_no_tls(address, config):
             return "has no TLS: the security protocol is PLAINTEXT or SASL_PLAINTEXT"
         is_closed = isinstance(error, UpstreamRefusedError)
-        if is_closed and await asyncio.to_thread(_wants_certificate, address, context):
+        if is_closed and await _wants_certificate(address, context):
             return "wants a certificate of the client, or does not trust it: see ssl_certfile"
     elif isinstance(error, UpstreamRefusedError) and await _has_tls(address):
         return "has TLS: the security protocol is SSL or SASL_SSL"

@@ -42,6 +42,7 @@ _MECHANISM: Final = "sasl.mechanism"
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "sasl.username"
 _PASSWORD: Final = "sasl.password"  # noqa: S105 - a name
+_HANDLER: Final = "sasl.login.callback.handler.class"
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - a name
 _CA: Final = "ssl.ca.location"
 _TRUSTED: Final = "ssl.truststore.location"
@@ -55,7 +56,7 @@ _KEY_PASSWORD: Final = "ssl.key.password"  # noqa: S105 - a name
 _HOSTS: Final = "ssl.endpoint.identification.algorithm"
 #: The settings that are mapped.
 NAMES: Final = (
-    _PROTOCOL, _MECHANISM, _JAAS, _USER, _PASSWORD, _TOKEN_URL, _CA,
+    _PROTOCOL, _MECHANISM, _JAAS, _USER, _PASSWORD, _HANDLER, _TOKEN_URL, _CA,
     _TRUSTED, _TRUSTED_TYPE, _TRUSTED_PEM, _OWN, _OWN_TYPE, _OWN_CHAIN, _OWN_KEY,
     _KEY_PASSWORD, _HOSTS,
 )  # fmt: skip
@@ -66,6 +67,9 @@ _MODULES: Final = {
     "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
 }
 _LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+\w+\s+(?P<options>.*?);?\s*", re.DOTALL)
+#: The login module and the handler of tokens, as Kafka's Java client needs them.
+_TOKEN_LOGIN: Final = re.compile(r"\s*([\w$]+\.)*OAuthBearerLoginModule\s+\w+\s*;?\s*")
+_TOKEN_HANDLER: Final = "OAuthBearerLoginCallbackHandler"  # noqa: S105 - a class
 _LOGIN_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|([^\s\";]+))")
 _STORE_ENDS: Final = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
 _PEM: Final = "PEM"
@@ -121,7 +125,7 @@ def refuse_unmapped(names: Iterable[str]) -> None:
     """
     for name in names:
         lower = name.lower()
-        if lower == PREFIX + _TOKEN_URL:
+        if lower in (PREFIX + _HANDLER, PREFIX + _TOKEN_URL):
             continue
         for refused, reason in _REFUSED.items():
             whole = PREFIX + refused
@@ -255,9 +259,18 @@ def _check_login(given: Mapping[str, str]) -> None:
         what = f"{mechanism!r} is none of" if mechanism else "is missing; it is one of"
         raise OptionError(f"{PREFIX}{_MECHANISM} {what} {', '.join(MECHANISMS)}")
     if mechanism != OAUTHBEARER:
+        if _HANDLER in given:
+            raise OptionError(f"{PREFIX}{_HANDLER} {_NO_TOKENS}")
         _login(given)
         return
-    if others := {_JAAS, _USER, _PASSWORD} & given.keys():
+    if not _TOKEN_LOGIN.fullmatch(given.get(_JAAS, "OAuthBearerLoginModule required")):
+        raise OptionError(
+            f"{PREFIX}{_JAAS} for {OAUTHBEARER} is: org.apache.kafka.common.security.oauthbearer."
+            "OAuthBearerLoginModule required;"
+        )
+    if not given.get(_HANDLER, f".{_TOKEN_HANDLER}").endswith(f".{_TOKEN_HANDLER}"):
+        raise OptionError(f"{PREFIX}{_HANDLER} {_NO_TOKENS}")
+    if others := {_USER, _PASSWORD} & given.keys():
         raise OptionError(f"{PREFIX}{min(others)} does not go with {OAUTHBEARER}")
     _token_path(given)
 
