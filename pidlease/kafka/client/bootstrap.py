@@ -266,7 +266,7 @@ async def _handshake(connection: BrokerConnection, config: UpstreamConfig) -> No
 
 
 async def _refused_token(connection: BrokerConnection, config: UpstreamConfig) -> NoReturn:
-    """Get the error for a token whose failure was a message (RFC 7628, section 3.2.3)."""
+    """Get the error after a message that refuses the token (RFC 7628, section 3.2.3)."""
     await _exchange(connection, config, _FAILURE_SEEN)
     raise UpstreamLoginError(f"{connection} refuses the token")
 
