@@ -65,7 +65,6 @@ class LeaderConnections:
                 await self.cluster.start()
             except UpstreamError as error:
                 if (wrong := await wrong_settings(self.cluster.config, error)) is not None:
-                    _log.warning("%s", wrong)
                     raise ProducerError(str(wrong)) from wrong
                 failures += 1
                 _log.log(

@@ -270,7 +270,9 @@ class _Moment(NamedTuple):
 
 
 def _hint(error: Exception) -> str:
-    """Return what may be wrong with the URL."""
+    """Return what may be wrong with the URL, or with TLS."""
+    if _UNTRUSTED in str(error):
+        return "; trust the authority that signed the certificate of this address"
     if isinstance(error, httpx.ConnectError) and any(each in str(error) for each in _NO_TLS):
         return "; is it http://, and not https://?"
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):

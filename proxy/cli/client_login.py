@@ -31,6 +31,10 @@ USER_VARIABLE: Final = "PIDLEASE_USER"
 PASSWORD_VARIABLE: Final = "PIDLEASE_PASSWORD"  # noqa: S105 - a variable's name
 TOKEN_VARIABLE: Final = "PIDLEASE_TOKEN"  # noqa: S105 - a variable's name
 TOKEN_FILE_VARIABLE: Final = "PIDLEASE_TOKEN_FILE"  # noqa: S105 - a variable's name
+#: What to do if the login or TLS does not fit.
+LOGIN_HINT: Final = (
+    f"; see --command-config, or {PROTOCOL_VARIABLE}, {USER_VARIABLE} and SSL_CERT_FILE"
+)
 CommandConfig = Annotated[
     Path | None,
     typer.Option(
@@ -150,6 +154,8 @@ def _of_environment(user: str, password: str) -> CommandSecurity:
 def _token() -> TokenProvider | None:
     """Return the token of the environment; None: there is none."""
     if path := os.environ.get(TOKEN_FILE_VARIABLE):
+        if not Path(path).is_file():
+            raise cannot_run(f"{TOKEN_FILE_VARIABLE}: there is no file {path}")
         return TokenFile(Path(path))
     token = os.environ.get(TOKEN_VARIABLE)
     return _Token(token) if token else None

@@ -13,6 +13,7 @@ from base64 import b64encode
 from typing import Any, Final
 
 from proxy.cli.client_login import (
+    LOGIN_HINT,
     PASSWORD_VARIABLE,
     USER_VARIABLE,
     CommandSecurity,
@@ -45,7 +46,9 @@ class ServerRefusedError(Exception):
         text = f"the server at {url} is no pidlease ({code} {reason}); check --url"
         if code in _LOGIN_REFUSED:
             detail = answer.get("detail") if isinstance(answer, dict) else None
-            text = f"the server at {url} refuses {login_name} ({code} {detail or reason})"
+            text = (
+                f"the server at {url} refuses {login_name} ({code} {detail or reason}){LOGIN_HINT}"
+            )
         super().__init__(text)
         self.code: Final = code
         self.answer: Final = answer
@@ -113,10 +116,7 @@ def _login(url: str, security: CommandSecurity) -> dict[str, str]:
 def _unreachable(url: str, error: Exception, *, changes: bool) -> str:
     reason = getattr(error, "reason", error)
     if isinstance(reason, ssl.SSLError):
-        return (
-            f"{url}: TLS failed: {reason}; the certificates to trust are ssl.ca.location in the"
-            " file of --command-config, or the file that SSL_CERT_FILE names"
-        )
+        return f"{url}: TLS failed: {reason}{LOGIN_HINT}"
     if isinstance(reason, http.client.RemoteDisconnected | ConnectionResetError) and (
         url.startswith("http://")
     ):

@@ -15,7 +15,7 @@ from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.kafka.client.topic_creation import BY_DEFAULT, RefusedChangeError
 from pidlease.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pidlease.kafka.errors import UpstreamError, UpstreamLoginError
-from proxy.cli.client_login import CommandSecurity
+from proxy.cli.client_login import LOGIN_HINT, CommandSecurity
 from proxy.cli.console import cannot_run, refused
 
 __all__ = ["BY_DEFAULT", "SERVERS", "KafkaListener", "ServersOption", "add_partitions",
@@ -65,7 +65,7 @@ def delete_topic(server: KafkaListener, topic: str) -> None:
 def kafka_unreachable(servers: str, reason: Exception) -> typer.Exit:
     """Print that no Kafka listener responds, and why; return the exit to raise."""
     if isinstance(reason, UpstreamLoginError):
-        return cannot_run(f"{reason}; see --command-config")
+        return cannot_run(f"{reason}{LOGIN_HINT}")
     return cannot_run(
         f"no Kafka listener answers at {servers}; start `pidlease serve`, or give --servers the"
         f" HOST:PORT of its --kafka-listen ({reason})"

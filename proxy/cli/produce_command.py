@@ -21,7 +21,7 @@ from pidlease.client import (
 from pidlease.client.settings import Codec, ProducerOptions
 from pidlease.kafka.errors import UpstreamError, UpstreamLoginError
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
+from proxy.cli.client_login import LOGIN_HINT, CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import WRONG, cannot_run, refused, stderr
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 from proxy.cli.kafka_topics import SERVERS, ServersOption, kafka_unreachable
@@ -145,10 +145,10 @@ def _started(options: ProducerOptions) -> BlockingProducer:
     try:
         producer.start()
     except LeaseRefusedError as error:
-        raise cannot_run(f"{error}; see --command-config") from None
+        raise cannot_run(f"{error}{LOGIN_HINT}") from None
     except (ProducerError, UpstreamError, OSError, ValueError) as error:
         if isinstance(error.__cause__, UpstreamLoginError):
-            raise cannot_run(f"{error}; see --command-config") from None
+            raise cannot_run(f"{error}{LOGIN_HINT}") from None
         raise kafka_unreachable(str(options["bootstrap_servers"]), error) from None
     return producer
 

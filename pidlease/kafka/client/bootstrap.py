@@ -88,7 +88,10 @@ async def _open(connection: BrokerConnection, config: UpstreamConfig) -> None:
             lambda: connection, host, port, ssl=context, server_hostname=host if context else None
         )
     except ssl.SSLError as error:
-        raise UpstreamLoginError(f"{connection}: TLS failed: {error}") from error
+        hint = ""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "; trust the authority that signed the certificate of this address"
+        raise UpstreamLoginError(f"{connection}: TLS failed: {error}{hint}") from error
     except OSError as error:
         raise UpstreamAwayError(f"{connection}: {error}") from error
 

@@ -173,7 +173,10 @@ def connection_options(security: Security) -> dict[str, Any]:
     protocol = given.get(_PROTOCOL, "PLAINTEXT")
     found: dict[str, Any] = {"security_protocol": protocol}
     if protocol.startswith("SASL") and given[_MECHANISM] == OAUTHBEARER:
-        provider = TokenFile(_token_path(given))
+        path = _token_path(given)
+        if not path.is_file():
+            raise ValueError(f"{path} is not there, on this machine")
+        provider = TokenFile(path)
         found |= {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": provider}
     elif protocol.startswith("SASL"):
         mechanism, user, password = _login(given)
