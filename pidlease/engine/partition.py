@@ -185,7 +185,9 @@ class Partition:
         verdict = self._judge(rules, pid, state, batch)
         failed = self._failed if self._failed.by_pid else None
         if failed is not None and failed.holds(pid, batch, verdict, known=state is not None):
-            self._reject(pending, rules.policy, after_failed(failed.first(pid)))
+            # Another server may have stored the failed one meanwhile, and this one's predecessors.
+            if not self._reads_on(rules, pending, read):
+                self._reject(pending, rules.policy, after_failed(failed.first(pid)))
         elif verdict.kind is not Kind.ADMIT:
             if verdict.kind in _HEARSAY and self._puts_off(rules, verdict.kind, pending, read):
                 return
@@ -236,16 +238,23 @@ class Partition:
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
             self._look_up(rules, pending)
             return True
-        if self._shared and not read.log:
-            reading = self._appends.catch_up_before_refusal(pid)
-            if reading is not None:
-                self._wait_for(reading, rules, pending, read._replace(log=True))
-                return True
+        if self._reads_on(rules, pending, read):
+            return True
         if not self._knows_all_of(pid):
             self._note_failed(rules, pid, pending.batch)
             self._reject(pending, rules.policy, _OWNER_UNKNOWN)
             return True
         return False
+
+    def _reads_on(self, rules: Rules, pending: Pending, read: AlreadyRead) -> bool:
+        """Validate a batch again after a read of the log; False: there is nothing to read."""
+        if not self._shared or read.log:
+            return False
+        reading = self._appends.catch_up_before_refusal(pending.pid)
+        if reading is None:
+            return False
+        self._wait_for(reading, rules, pending, read._replace(log=True))
+        return True
 
     def _look_up(self, rules: Rules, pending: Pending) -> None:
         """Validate a batch again after a lookup of PID blocks, or after earlier waiting batches."""

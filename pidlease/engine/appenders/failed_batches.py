@@ -87,7 +87,9 @@ class FailedFirsts:
             return False
         if batch.generation < failed.generation:
             return True
-        if batch.first == failed.first:
+        if not _is_before(failed.first, batch.first):
+            # It is the failed one, or comes before it: another server had that, and has not stored
+            # it.
             return False
         if known and verdict.kind is Kind.ADMIT:
             del self.by_pid[pid]

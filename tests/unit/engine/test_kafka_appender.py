@@ -18,7 +18,7 @@ from pidlease.storage.errors import LogError
 from tests.crash.seeds import SOAK, new_random
 from tests.sim.batches import make_batch
 from tests.unit.engine.fakes import settle
-from tests.unit.engine.kafka_sim import WRITER_MS, SimLog, StrictClient, World
+from tests.unit.engine.kafka_sim import NOT_ENOUGH_REPLICAS, WRITER_MS, SimLog, StrictClient, World
 
 RUNS = 400 if SOAK else 25
 PID, OTHER = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
@@ -77,6 +77,34 @@ async def test_what_another_server_let_in_is_no_gap() -> None:
     world.partition.produce(Submitted(client.pid, header, data, batch_of(header), told.append))
     await _go(world, lambda: bool(told))
     assert [each.status for each in told] == [Status.APPENDED]
+
+
+async def test_what_failed_here_and_was_stored_elsewhere_holds_nothing_off() -> None:
+    """Batches 1 and 2 have gone by another server after 1 failed here; the client is at 3."""
+    world = World(new_random("lanes-failed"), producers=1, batches=9)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    told: list[Outcome] = []
+
+    def produce(number: int) -> None:
+        data = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
+        header = read_header(data)
+        world.partition.produce(Submitted(client.pid, header, data, batch_of(header), told.append))
+
+    produce(1)
+    await settle()
+    _, failed = world.log.out.pop(client.pid).popleft()
+    failed(Forwarded(NOT_ENOUGH_REPLICAS, -1, definite=True, reason="no"))
+    await _go(world, lambda: bool(told), sends=False)
+    for number in (1, 2):
+        elsewhere = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
+        assert world.kafka.take(bytes(elsewhere))[0] == 0
+    produce(3)
+    await _go(world, lambda: len(told) == 2)
+    assert [each.status for each in told] == [Status.REFUSED, Status.APPENDED]
+    assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
 
 
 async def test_stored_elsewhere_past_what_is_in_flight_is_no_gap() -> None:

@@ -235,6 +235,19 @@ async def test_an_old_unknown_producer_whose_first_batch_failed_waits_for_it() -
     assert bench.sequences() == [7, 8]
 
 
+# Once a bug: both were refused until the hold ended.
+async def test_a_batch_before_the_failed_one_is_admitted() -> None:
+    """Another server had it first, and did not store it."""
+    bench = Bench()
+    bench.leases.ages[PID] = Age.OLD
+    bench.send(8)
+    await bench.fail()
+    again = [bench.send(7), bench.send(8), bench.send(9)]
+    await bench.flow()
+    assert statuses(*again) == [APPENDED] * 3
+    assert bench.sequences() == [7, 8, 9]
+
+
 async def test_a_higher_generation_ends_the_hold() -> None:
     bench = Bench()
     bench.send(0)
