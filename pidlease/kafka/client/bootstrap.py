@@ -56,7 +56,8 @@ async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
 
     Raises:
         UpstreamAwayError: it does not respond.
-        UpstreamRefusedError: authentication failed, or its certificate is not trusted.
+        UpstreamLoginError: TLS or the login does not fit.
+        UpstreamRefusedError: it closes the connection at the first request, or during the login.
         UpstreamNonsenseError: its response is not Kafka's.
     """
     connection = BrokerConnection(address, config.request_seconds, config.client_id)
@@ -87,6 +88,8 @@ async def _open(connection: BrokerConnection, config: UpstreamConfig) -> None:
         await loop.create_connection(
             lambda: connection, host, port, ssl=context, server_hostname=host if context else None
         )
+    except ssl.SSLEOFError as error:  # it may be ending
+        raise UpstreamAwayError(f"{connection}: {error}") from error
     except ssl.SSLError as error:
         hint = ""
         if isinstance(error, ssl.SSLCertVerificationError):
