@@ -161,7 +161,7 @@ class LeaseRefusedError(ProducerError):
     ```
 
     Attributes:
-        status: the HTTP status.
+        status: the HTTP status; 0: no request was sent, because TLS does not fit.
         field: the field of the request that is wrong; None: none in particular.
     """
 
@@ -172,7 +172,7 @@ class LeaseRefusedError(ProducerError):
         self.field = field
 
     def __str__(self) -> str:
-        return f"{self.text} (HTTP {self.status})"
+        return f"{self.text} (HTTP {self.status})" if self.status else self.text
 
 
 class LeaseUnavailableError(ProducerError):

@@ -10,7 +10,7 @@ from pidlease.client.errors import ProducerError
 from pidlease.client.partition_queue import ConnectionHost, PartitionQueue
 from pidlease.client.settings import ProducerSettings
 from pidlease.core.backoff import Backoff
-from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.bootstrap import connect, wrong_settings
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, UpstreamTopic
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
@@ -53,7 +53,8 @@ class LeaderConnections:
         """Load the metadata from one of the bootstrap servers.
 
         Raises:
-            ProducerError: none responded within the request timeout.
+            ProducerError: none responded within the request timeout; or at once, TLS or the login
+                does not fit the server.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
@@ -63,6 +64,8 @@ class LeaderConnections:
             try:
                 await self.cluster.start()
             except UpstreamError as error:
+                if (wrong := await wrong_settings(self.cluster.config, error)) is not None:
+                    raise ProducerError(str(wrong)) from wrong
                 failures += 1
                 _log.log(
                     logging.INFO if failures > 1 else logging.WARNING,

@@ -1,24 +1,35 @@
 """Leases PIDs over HTTP (lease_pid)."""
 
+import asyncio
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import httpx
+from typing_extensions import override
 
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
 from pidlease.client.settings import ProducerSettings
 from pidlease.core.lease import NO_PID, Lease, LeaseWanted
 from pidlease.http_api.lease_messages import LEASES_MAX
+from pidlease.kafka.client.settings import TokenProvider
 
 _TOO_MANY: Final = 429
 _SERVER_ERRORS: Final = range(500, 600)
+#: The client is not known, or has no right.
+_LOGIN_REFUSED: Final = (401, 403)
+#: Occurs in OpenSSL's text of an alert that the other side has sent.
+_ALERT: Final = "_ALERT_"
 #: What OpenSSL calls a response that is not TLS, by its version.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+#: How often a port may close the connection of `check`, before that counts as its answer.
+_CHECKS: Final = 3
+_CHECK_PAUSE_S: Final = 0.1
 #: The Date of a response has whole seconds.
 _DATE_STEP_S: Final = 1.0
 
@@ -31,6 +42,27 @@ _NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 def _trusted() -> ssl.SSLContext:
     """Load the certificates that httpx trusts, once: each time takes 10 to 60 ms."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+class _Bearer(httpx.Auth):
+    """Sends a token, a new one with each request."""
+
+    def __init__(self, provider: TokenProvider) -> None:
+        self._provider: Final = provider
+
+    @override
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        try:
+            token = await self._provider.token()
+        except Exception as error:
+            # Its text may have a part of the token.
+            raise LeaseUnavailableError(
+                f"the provider of tokens failed: {type(error).__name__}"
+            ) from error
+        request.headers["Authorization"] = f"Bearer {token}"
+        yield request
 
 
 #: The result of a request for one lease.
@@ -57,8 +89,13 @@ class LeaseClient:
         url: the server's HTTP port, `http://HOST:PORT`, or `https://HOST:PORT`.
         timeout_s: of a request.
         transport: for tests; None: the network.
-        ssl_context: for https; None: trusts the certificates that are known to httpx.
-        login: user and password, for Basic (RFC 7617); None: none.
+        ssl_context: for https, with the client's own certificate if the server wants one; None:
+            trusts the certificates that are known to httpx.
+        login: user and password, for Basic (RFC 7617); or a provider of tokens, which has
+            `async def token(self) -> str`, for Bearer (RFC 6750); None: none. Goes with https.
+
+    Raises:
+        ValueError: a login would be sent over http, readable for everybody.
     """
 
     def __init__(
@@ -68,16 +105,25 @@ class LeaseClient:
         timeout_s: float = 30,
         transport: httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
-        login: tuple[str, str] | None = None,
+        login: tuple[str, str] | TokenProvider | None = None,
     ) -> None:
         is_tls = url.lower().startswith("https:")
+        if login is not None and not is_tls:
+            raise ValueError("a login goes with https://, not http://")
+        self._login_name = "no login was sent" if login is None else "the token"
+        auth: httpx.Auth | None = None
+        if isinstance(login, tuple):
+            self._login_name = f"user {login[0]!r}"
+            auth = httpx.BasicAuth(*login)
+        elif login is not None:
+            auth = _Bearer(login)
         self._http: Final = httpx.AsyncClient(
             base_url=url,
             timeout=timeout_s,
             transport=transport,
             trust_env=False,
             verify=(ssl_context or _trusted()) if is_tls else _NO_CERTIFICATES,
-            auth=httpx.BasicAuth(*login) if login is not None else None,
+            auth=auth,
         )
 
     @classmethod
@@ -90,7 +136,7 @@ class LeaseClient:
         return cls(
             settings.leases,
             timeout_s=timeout_s,
-            ssl_context=settings.ssl_context,
+            ssl_context=settings.https_context,
             login=settings.http_login(settings.leases),
         )
 
@@ -113,6 +159,33 @@ class LeaseClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+    async def check(self) -> None:
+        """Check that TLS fits the server; a server that is away is no error.
+
+        Raises:
+            LeaseRefusedError: the server's certificate is not trusted, it wants one of this
+                client, or http and https do not fit.
+        """
+        for _ in range(_CHECKS):
+            try:
+                await self._http.get("/healthz", auth=None)
+            except httpx.HTTPError as error:
+                text = str(error)
+                is_tls = any(each in text for each in (_UNTRUSTED, _ALERT, *_NO_TLS))
+                is_closed = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+                wrong = f"no lease from {self.url}: {text or 'the connection was closed'}"
+                if is_tls:
+                    raise LeaseRefusedError(f"{wrong}{_hint(error)}", 0) from None
+                if not is_closed:
+                    return
+                await asyncio.sleep(_CHECK_PAUSE_S)  # a server that has just ended is away now
+            else:
+                return
+        hint = "is it the port of the Kafka listener, or https://?"
+        if self.url.startswith("https:"):
+            hint = "is it the HTTP port, and does it want a certificate of the client?"
+        raise LeaseRefusedError(f"{wrong}; {hint}", 0)
 
     async def lease_pid(self, topic: str, partition: int, pid: int = NO_PID) -> Lease:
         """Lease a PID for a partition, or look up where a leased one continues.
@@ -177,6 +250,11 @@ class LeaseClient:
         try:
             response = await self._http.post("/v1/leases" + path, json=body)
             return _answers(response, len(wanted), asked)
+        except LeaseRefusedError as error:
+            if error.status not in _LOGIN_REFUSED:
+                raise
+            text = f"no lease from {self.url}: {error.text}; {self._login_name}"
+            raise LeaseRefusedError(text, error.status, error.field) from None
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
             # A reset connection has no text.
             text = str(error) or "the connection was closed"
@@ -192,7 +270,9 @@ class _Moment(NamedTuple):
 
 
 def _hint(error: Exception) -> str:
-    """Return what may be wrong with the URL."""
+    """Return what may be wrong with the URL, or with TLS."""
+    if _UNTRUSTED in str(error):
+        return "; trust the authority that signed the certificate of this address"
     if isinstance(error, httpx.ConnectError) and any(each in str(error) for each in _NO_TLS):
         return "; is it http://, and not https://?"
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):

@@ -87,6 +87,8 @@ class Pipeline:
         self._sender = Sender(self, self.session, self._connections)
         self._deadlines = BatchDeadlines(self, self._obstacle)
         try:
+            if self.settings.is_secured:
+                await self._leases.check()
             await self._connections.start()
         except BaseException:
             await self._close()

@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, TypedDict
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from pidlease.kafka.client.connection_security import (
     SaslMechanism,
     SecurityProtocol,
 )
+from pidlease.kafka.client.settings import TokenProvider
 
 Place = tuple[str, int]
 PolicyName = Literal["strict", "monotonic"]
@@ -56,9 +58,13 @@ class ProducerOptions(TypedDict, total=False):
     renew_before: float
     security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None
+    ssl_cafile: str | Path | None
+    ssl_certfile: str | Path | None
+    ssl_keyfile: str | Path | None
     sasl_mechanism: SaslMechanism
     sasl_plain_username: str | None
     sasl_plain_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
 
 
 class RecordOptions(TypedDict, total=False):
@@ -105,10 +111,16 @@ class ProducerSettings(ConnectionSecurity):
         metadata_max_age_ms: how often the metadata is loaded again, for new partitions.
         renew_before: the part of a lease that is left when the next PID is leased.
         security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, of the Kafka port.
-        ssl_context: of SSL and SASL_SSL, and of a URL of leases that begins with https.
-        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+        ssl_context: of SSL and SASL_SSL, and of a URL of leases that begins with https. Instead of
+            it, the next three.
+        ssl_cafile: PEM file with the certificates to trust.
+        ssl_certfile: PEM file with the producer's own certificate, if the server wants one.
+        ssl_keyfile: PEM file with its key; None: it is in `ssl_certfile`.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
         sasl_plain_username: the user of SASL; also for leases, if their URL begins with https.
-        sasl_plain_password: the user's password, whatever the mechanism.
+        sasl_plain_password: the user's password, also for SCRAM.
+        sasl_oauth_token_provider: for OAUTHBEARER: has `async def token(self) -> str`, which
+            returns a valid token at each login; also for leases, if their URL begins with https.
     """
 
     bootstrap_servers: str | Sequence[str]
@@ -155,6 +167,11 @@ class ProducerSettings(ConnectionSecurity):
     def monotonic(self) -> bool:
         """Whether sequence gaps are allowed."""
         return self.policy == "monotonic"
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether TLS or a login is used, to one of the ports at least."""
+        return self.security_protocol != "PLAINTEXT" or self.leases.lower().startswith("https:")
 
     @property
     def codec(self) -> str | None:

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.copier.settings import CLIENT_ID, METADATA_MS, CopySettings
+from pidlease.kafka.client.bootstrap import wrong_settings
 from pidlease.kafka.client.cluster import Cluster, View
 from pidlease.kafka.client.connection_security import ConnectionSecurity
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
@@ -74,9 +75,17 @@ class ClusterConnection:
         """Connect, with retries.
 
         Raises:
-            CopyError: no server responds.
+            CopyError: no server responds; or at once, TLS or the login does not fit.
         """
-        await self._again("cannot be reached", self.cluster.start)
+        await self._again("cannot be reached", self._connect)
+
+    async def _connect(self) -> None:
+        try:
+            await self.cluster.start()
+        except UpstreamError as error:
+            if (wrong := await wrong_settings(self.cluster.config, error)) is None:
+                raise
+            raise CopyError(f"{self.name} cannot be reached: {wrong}") from None
 
     async def _again(self, problem: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Send a request, with retries: brokers come and go.
@@ -198,9 +207,8 @@ def _config(
 
 def both_sides(settings: CopySettings) -> tuple[ClusterConnection, ClusterConnection]:
     """Return source and destination of a copy, not connected yet."""
-    source = ConnectionSecurity(**settings.source_security)
     return (
-        ClusterConnection("the source", settings.source, settings, source),
+        ClusterConnection("the source", settings.source, settings, settings.source_connection),
         ClusterConnection("the destination", settings.destination, settings, settings),
     )
 

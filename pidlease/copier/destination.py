@@ -101,11 +101,7 @@ def destination_settings(settings: CopySettings) -> ProducerSettings:
         max_in_flight=settings.max_in_flight,
         delivery_timeout_ms=_FOREVER_MS,
         request_timeout_ms=settings.request_timeout_ms,
-        security_protocol=settings.security_protocol,
-        ssl_context=settings.ssl_context,
-        sasl_mechanism=settings.sasl_mechanism,
-        sasl_plain_username=settings.sasl_plain_username,
-        sasl_plain_password=settings.sasl_plain_password,
+        **settings.security_options(),
     )
 
 

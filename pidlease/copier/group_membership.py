@@ -78,7 +78,7 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
             # Joining may take as long as the session of a member that has gone.
             request_timeout_ms=settings.request_timeout_ms + settings.session_timeout_ms,
             metadata_max_age_ms=METADATA_MS,
-            **settings.source_security,
+            **settings.source_connection.aiokafka_options(),
         )
         self._coordinator: GroupCoordinator | None = None
         self._generation = _NO_GENERATION

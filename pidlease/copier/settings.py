@@ -63,13 +63,18 @@ class CopySettings(ConnectionSecurity):
         give_up_ms: how long requests to a cluster are sent again, at a start or a rebalance.
         max_in_flight: the most in-flight batches of a partition.
         who: the id of this copier for other copiers; empty: host and process.
-        source_security: aiokafka's options for the source: security_protocol, ssl_context,
-            sasl_mechanism, sasl_plain_username, sasl_plain_password.
+        source_security: the options of TLS and SASL for the source, by the same names as those for
+            the destination: security_protocol, and so on.
         security_protocol: towards the destination: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_context: of SSL and SASL_SSL to the destination, and of an https URL of leases.
-        sasl_mechanism: towards the destination: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+        ssl_context: of SSL and SASL_SSL to the destination, and of an https URL of leases. Instead
+            of it, the next three.
+        ssl_cafile: PEM file with the certificates to trust.
+        ssl_certfile: PEM file with the copier's own certificate.
+        ssl_keyfile: PEM file with its key; None: it is in `ssl_certfile`.
+        sasl_mechanism: at the destination: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
         sasl_plain_username: the user at the destination.
         sasl_plain_password: that user's password.
+        sasl_oauth_token_provider: for OAUTHBEARER: has `async def token(self) -> str`.
     """
 
     source: str | Sequence[str]
@@ -94,7 +99,9 @@ class CopySettings(ConnectionSecurity):
     give_up_ms: float = 60_000
     max_in_flight: int = IN_FLIGHT_MAX
     who: str = ""
-    source_security: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    source_security: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
 
     def __post_init__(self) -> None:
         """Validate the options.
@@ -109,6 +116,11 @@ class CopySettings(ConnectionSecurity):
     def renamed(self, topic: str) -> str:
         """Return the name of a source's topic at the destination."""
         return self.rename.replace(NAME, topic)
+
+    @property
+    def source_connection(self) -> ConnectionSecurity:
+        """TLS and SASL towards the source."""
+        return ConnectionSecurity(**self.source_security)
 
     @property
     def pattern(self) -> str:
@@ -140,6 +152,8 @@ class CopySettings(ConnectionSecurity):
             return "leases is the URL of the destination's HTTP port, http://HOST:PORT"
         if unknown := self.source_security.keys() - _SECURITY:
             return f"source_security: unknown: {', '.join(sorted(unknown))}"
+        if problem := self.source_connection.security_problem:
+            return f"source_security: {problem}"
         return ""
 
     def _number_problem(self) -> str:

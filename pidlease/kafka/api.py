@@ -73,7 +73,7 @@ SENT_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     API_ADD_PARTITIONS_TO_TXN: (0, 3),
     API_END_TXN: (0, 3),
     API_DESCRIBE_CONFIGS: (1, 4),
-    API_SASL_AUTHENTICATE: (0, 0),
+    API_SASL_AUTHENTICATE: (0, 1),
     API_CREATE_PARTITIONS: (0, 3),
     API_DESCRIBE_TRANSACTIONS: (0, 0),
 }

@@ -4,6 +4,7 @@ UpstreamError
 |-- UpstreamAwayError       no broker responds; try again
 |   `-- UpstreamLostError   a connection ended before the response: the outcome is unknown
 |-- UpstreamRefusedError    a broker refuses this client: an operator has to act
+|   `-- UpstreamLoginError  TLS or the login of the client does not fit the broker
 `-- UpstreamNonsenseError   an invalid response
 """
 
@@ -30,6 +31,10 @@ class UpstreamRefusedError(UpstreamError):
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
+
+
+class UpstreamLoginError(UpstreamRefusedError):
+    """TLS or the login of the client does not fit the broker; trying again does not help."""
 
 
 class UpstreamNonsenseError(UpstreamError):

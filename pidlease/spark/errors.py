@@ -14,9 +14,14 @@ Each text says what is wrong and what to do.
 import re
 from typing import Final
 
+from pidlease.kafka.client.kafka_options import OptionError
+
+__all__ = ["FENCED", "NoLeaseError", "OptionError", "ReadError", "RebuildError", "SinkError",
+           "SinkFencedError", "SparkPieceError", "is_fenced", "text_of"]  # fmt: skip
+
 #: Matches one of these errors in the text of a failed task or driver.
 _OURS: Final = re.compile(
-    r"pidlease\.spark\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
+    r"pidlease\.(?:\w+\.)*(SparkPieceError|SinkError|SinkFencedError|NoLeaseError|OptionError"
     r"|ReadError): (.+)"
 )
 #: Occurs in Spark's text of an error if a run was fenced.
@@ -80,10 +85,6 @@ class RebuildError(SparkPieceError):
 
 class ReadError(Exception):
     """The log cannot be read: it is missing or damaged, or its server does not respond."""
-
-
-class OptionError(ValueError):
-    """An option is unknown or invalid."""
 
 
 def text_of(error: BaseException) -> str:

@@ -15,10 +15,11 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.client_login import security_options
+from proxy.cli.client_login import CommandConfig, command_security
 from proxy.cli.console import cannot_run, refused
 from proxy.cli.kafka_topics import (
     SERVERS,
+    KafkaListener,
     ServersOption,
     kafka_unreachable,
     partitions_of,
@@ -83,6 +84,7 @@ def consume(  # noqa: PLR0913 - an option each
         bool, typer.Option("--headers", help="Print NAME=VALUE,... and a tab in front.")
     ] = False,
     servers: ServersOption = SERVERS,
+    command_config: CommandConfig = None,
 ) -> None:
     """Print the records of a topic, each as a line; without options, those that come from now on.
 
@@ -104,27 +106,29 @@ def consume(  # noqa: PLR0913 - an option each
         topic, partition, from_beginning, offset, records_max, exit_at_end, as_json,
         None if key_separator is None else key_separator.encode(), headers,
     )  # fmt: skip
+    server = KafkaListener(servers, command_security(command_config))
     # Errors are reported once, by this command.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     try:
-        asyncio.run(_consume(servers, request))
+        asyncio.run(_consume(server, request))
     except BrokenPipeError:
         # The reader has seen enough, like `head`. At the exit, Python would flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def _consume(servers: str, request: _Request) -> None:
-    places = await _places(servers, request)
+async def _consume(server: KafkaListener, request: _Request) -> None:
+    places = await _places(server, request)
     # Of an open or aborted transaction, nothing is printed.
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=servers, client_id="pidlease-cli", enable_auto_commit=False,
-        auto_offset_reset="none", isolation_level="read_committed", **security_options(),
+        bootstrap_servers=server.servers, client_id="pidlease-cli", enable_auto_commit=False,
+        auto_offset_reset="none", isolation_level="read_committed",
+        **server.security.connection.aiokafka_options(),
     )  # fmt: skip
     try:
         try:
             await consumer.start()
         except (KafkaError, OSError) as error:
-            raise kafka_unreachable(servers, error) from None
+            raise kafka_unreachable(server.servers, error) from None
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this is one
         with stopped_by_signals(task.cancel), suppress(asyncio.CancelledError):
@@ -133,7 +137,7 @@ async def _consume(servers: str, request: _Request) -> None:
         ((place, at),) = list(error.args[0].items())[:1]
         raise refused(f"{place.topic}-{place.partition} has no offset {at}") from None
     except KafkaError as error:
-        raise cannot_run(f"{servers}: {error}") from None
+        raise cannot_run(f"{server.servers}: {error}") from None
     finally:
         await consumer.stop()
 
@@ -166,9 +170,9 @@ async def _print(
             }
 
 
-async def _places(servers: str, request: _Request) -> list[TopicPartition]:
+async def _places(server: KafkaListener, request: _Request) -> list[TopicPartition]:
     """Return the partitions to read; end the command if one does not exist."""
-    existing = await partitions_of(servers, request.topic)
+    existing = await partitions_of(server, request.topic)
     numbers = sorted(set(request.partitions or existing))
     for number in numbers:
         if number not in existing:

@@ -2,25 +2,28 @@
 
 import asyncio
 import logging
+import os
 import re
+import ssl
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from aiokafka.helpers import create_ssl_context
 from prometheus_client import CollectorRegistry, start_http_server
 
 from pidlease.copier import Copier, CopierFencedError, CopyError, CopySettings
 from pidlease.copier.comparison import Comparison, compare_all
 from pidlease.copier.copy_metrics import CopyCollector
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
-from proxy.cli.client_login import security_options
+from proxy.cli.client_login import command_security
 from proxy.cli.console import WRONG, cannot_run, plain_table, print_table, stderr, stdout
 from proxy.cli.copy_progress import show_progress
 from proxy.cli.stop_signals import stopped_by_signals
 
 #: Exit code: another copier has taken over.
 FENCED: Final = 3
+_PASSWORD_VARIABLE: Final = "PIDLEASE_FROM_PASSWORD"  # noqa: S105 - a variable's name
 
 
 def copy(  # noqa: PLR0913 - an option each
@@ -82,21 +85,39 @@ def copy(  # noqa: PLR0913 - an option each
         str | None, typer.Option(help="SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
     ] = None,
     from_username: Annotated[str | None, typer.Option(help="SASL user.")] = None,
-    from_password: Annotated[
-        str | None,
+    from_command_config: Annotated[
+        Path | None,
         typer.Option(
-            envvar="PIDLEASE_FROM_PASSWORD", help="SASL password; better by the variable."
+            envvar="PIDLEASE_FROM_COMMAND_CONFIG",
+            help="File with TLS and login at the source, as Kafka's tools have it.",
+        ),
+    ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PIDLEASE_COMMAND_CONFIG",
+            help="The same for the destination, and an https URL of --leases.",
         ),
     ] = None,
 ) -> None:
     """Copy topics, each record exactly once, over any crash.
+
+    The password at the source is PIDLEASE_FROM_PASSWORD, user and password at the destination PIDLEASE_USER and PIDLEASE_PASSWORD. No option has a password: a list of processes would show it.
 
     Exit codes:
     0: done, or stopped
     1: --verify found a difference
     2: it cannot continue
     3: another copier has taken over
-    """
+    """  # noqa: E501 - a paragraph is one line in the help
+    login = from_username or "", os.environ.get(_PASSWORD_VARIABLE, "")
+    if from_command_config is None:
+        at_source = _source(from_sasl, login, tls=from_tls, ca=from_ca)
+    elif from_tls or from_ca or from_sasl:
+        raise cannot_run("--from-command-config has TLS and SASL; leave out --from-tls, --from-ca"
+                         " and --from-sasl")  # fmt: skip
+    else:
+        at_source = command_security(from_command_config, login).connection.security_options()
     try:
         settings = CopySettings(
             source=source.split(","),
@@ -115,13 +136,12 @@ def copy(  # noqa: PLR0913 - an option each
             commit_interval_ms=commit_seconds * 1000,
             session_timeout_ms=int(session_seconds * 1000),
             give_up_ms=give_up_seconds * 1000,
-            source_security=_security(
-                tls=from_tls, ca=from_ca, sasl=from_sasl, user=from_username, password=from_password
-            ),
-            **security_options(),
+            source_security=at_source,
+            **command_security(command_config).connection.security_options(),
         )
-    except (ValueError, OSError) as error:
-        raise cannot_run(str(error)) from None
+    except ValueError as error:
+        text = str(error).replace("source_security", "TLS or SASL of the source")
+        raise cannot_run(text) from None
     _quiet()
     if verify:
         _verify(settings)
@@ -214,21 +234,21 @@ def _start(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
-def _security(
-    *, tls: bool, ca: str | None, sasl: str | None, user: str | None, password: str | None
+def _source(
+    sasl: str | None, login: tuple[str, str], *, tls: bool, ca: str | None
 ) -> dict[str, Any]:
-    """Return the security settings of the source as aiokafka's options.
-
-    Raises:
-        OSError: the certificates cannot be read.
-    """
-    protocol = ("SASL_" if sasl else "") + ("SSL" if tls or ca else "PLAINTEXT")
-    found: dict[str, Any] = {"security_protocol": protocol}
-    if tls or ca:
-        found["ssl_context"] = create_ssl_context(cafile=ca)
+    """Return the options of TLS and SASL at the source."""
+    found: dict[str, Any] = {
+        "security_protocol": ("SASL_" if sasl else "") + ("SSL" if tls or ca else "PLAINTEXT"),
+        "ssl_cafile": ca,
+    }
+    if tls and not ca:
+        found["ssl_context"] = ssl.create_default_context()
     if sasl:
+        user, password = login
         found |= {
-            "sasl_mechanism": sasl, "sasl_plain_username": user, "sasl_plain_password": password,
+            "sasl_mechanism": sasl, "sasl_plain_username": user or None,
+            "sasl_plain_password": password or None,
         }  # fmt: skip
     return found
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, NamedTuple, cast
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -19,9 +19,9 @@ from pidlease.client import (
     partition_for_key,
 )
 from pidlease.client.settings import Codec, ProducerOptions
-from pidlease.kafka.errors import UpstreamError
+from pidlease.kafka.errors import UpstreamError, UpstreamLoginError
 from pidlease.storage.topics.topic_store import illegal_name
-from proxy.cli.client_login import security_options
+from proxy.cli.client_login import LOGIN_HINT, CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import WRONG, cannot_run, refused, stderr
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 from proxy.cli.kafka_topics import SERVERS, ServersOption, kafka_unreachable
@@ -88,6 +88,7 @@ def produce(  # noqa: PLR0913 - an option each
     url: Annotated[
         str, typer.Option(envvar="PIDLEASE_URL", help="The server's HTTP address, for leases.")
     ] = URL,
+    command_config: CommandConfig = None,
 ) -> None:
     """Append the lines of stdin to a topic, each exactly once.
 
@@ -106,18 +107,18 @@ def produce(  # noqa: PLR0913 - an option each
         raise cannot_run(reason)
     if plan is not None and name is None:
         raise cannot_run("--plan goes with --name")
-    _check_http(url)
+    security = command_security(command_config)
+    _check_http(url, security)
     lines = sys.stdin.buffer
-    producer = _started(
-        {
-            "bootstrap_servers": servers,
-            "leases": url,
-            "name": name,
-            "compression_type": compression,
-            "client_id": "pidlease-cli",
-            **cast("ProducerOptions", security_options()),
-        }
-    )
+    options: ProducerOptions = {
+        "bootstrap_servers": servers,
+        "leases": url,
+        "name": name,
+        "compression_type": compression,
+        "client_id": "pidlease-cli",
+    }
+    options.update(security.connection.security_options())  # type: ignore[typeddict-item]
+    producer = _started(options)
     run = _Run(producer, topic, form, skip_invalid=skip_invalid)
     try:
         if name is not None:
@@ -143,7 +144,11 @@ def _started(options: ProducerOptions) -> BlockingProducer:
         raise cannot_run(str(error)) from None
     try:
         producer.start()
+    except LeaseRefusedError as error:
+        raise cannot_run(f"{error}{LOGIN_HINT}") from None
     except (ProducerError, UpstreamError, OSError, ValueError) as error:
+        if isinstance(error.__cause__, UpstreamLoginError):
+            raise cannot_run(f"{error}{LOGIN_HINT}") from None
         raise kafka_unreachable(str(options["bootstrap_servers"]), error) from None
     return producer
 
@@ -286,9 +291,9 @@ def _format(
     return _Format(as_json, None if separator is None else separator.encode(), pairs, partition)
 
 
-def _check_http(url: str) -> None:
+def _check_http(url: str, security: CommandSecurity) -> None:
     """End the command if no server responds: leases would be tried for minutes."""
     try:
-        ask(url, "/healthz")
+        ask(url, "/healthz", security=security)
     except (UnreachableError, ServerRefusedError) as error:
         raise cannot_run(str(error)) from None

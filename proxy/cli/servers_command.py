@@ -6,6 +6,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 from rich.text import Text
 
+from proxy.cli.client_login import CommandConfig, command_security
 from proxy.cli.console import WRONG, cannot_run, plain_table, print_json, print_table, refused
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
@@ -38,6 +39,7 @@ def servers(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the server's response as JSON.")
     ] = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show the active servers that share a Kafka cluster (`pidlease serve --shared`).
 
@@ -47,7 +49,7 @@ def servers(
     2: not reached
     """
     try:
-        answer = ask(url, "/v1/servers")
+        answer = ask(url, "/v1/servers", security=command_security(command_config))
         found = _Servers.model_validate(answer)
     except (UnreachableError, ServerRefusedError) as error:
         raise cannot_run(str(error)) from None

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.text import Text
 
+from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import (
     WRONG,
     cannot_run,
@@ -91,6 +92,7 @@ def status(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the server's response as JSON.")
     ] = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a running server.
 
@@ -102,7 +104,7 @@ def status(
     2: not reached
     """  # noqa: E501 - a paragraph is one line in the help
     try:
-        code, answer = _ask(url)
+        code, answer = _ask(url, command_security(command_config))
         found = _Status.model_validate(answer) if code == HTTPStatus.OK else None
     except UnreachableError as error:
         raise cannot_run(str(error)) from None
@@ -118,14 +120,14 @@ def status(
         raise typer.Exit(WRONG)
 
 
-def _ask(url: str) -> tuple[int, Any]:
+def _ask(url: str, security: CommandSecurity) -> tuple[int, Any]:
     """Return the code and the body of /v1/status.
 
     Raises:
         UnreachableError: no server responds, or it is no pidlease.
     """
     try:
-        return HTTPStatus.OK, ask(url, "/v1/status")
+        return HTTPStatus.OK, ask(url, "/v1/status", security=security)
     except ServerRefusedError as error:
         # A pidlease that has only just started has no status yet.
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE and isinstance(error.answer, dict):

@@ -23,6 +23,7 @@ from pidlease.http_api.console_messages import (
     RefusalsAnswer,
 )
 from pidlease.http_api.lease_messages import Message
+from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import cannot_run, pairs_table, plain_table, printable, stdout
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
@@ -54,6 +55,7 @@ def top(
         float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="Time between two looks.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print one page, and end.")] = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a running server live: rates, duplicates, refusals and leases. Ctrl-C ends it.
 
@@ -63,12 +65,13 @@ def top(
     0: ended by Ctrl-C, or after one page
     2: not reached
     """  # noqa: E501 - a paragraph is one line in the help
+    security = command_security(command_config)
     try:
         console = stdout()
         if once or not console.is_terminal:
-            console.print(_page(url, _look(url), None))
+            console.print(_page(url, _look(url, security), None))
         else:
-            _watch(console, url, interval)
+            _watch(console, url, interval, security)
     except (UnreachableError, ServerRefusedError) as error:
         raise cannot_run(str(error)) from None
     except ValidationError:
@@ -77,10 +80,10 @@ def top(
         ) from None
 
 
-def _watch(console: Console, url: str, interval: float) -> None:
+def _watch(console: Console, url: str, interval: float, security: CommandSecurity) -> None:
     """Show pages until Ctrl-C, or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    seen = _look(url)
+    seen = _look(url, security)
     before: _Seen | None = None
     try:
         with Live(_page(url, seen, None), console=console, screen=True, auto_refresh=False) as live:
@@ -89,7 +92,7 @@ def _watch(console: Console, url: str, interval: float) -> None:
                 time.sleep(interval)
                 problem = ""
                 try:
-                    before, seen = seen, _look(url)
+                    before, seen = seen, _look(url, security)
                 except (UnreachableError, ServerRefusedError) as error:
                     problem = str(error)  # the server may be starting again
                 live.update(_page(url, seen, before, problem), refresh=True)
@@ -97,7 +100,7 @@ def _watch(console: Console, url: str, interval: float) -> None:
         pass
 
 
-def _look(url: str) -> _Seen:
+def _look(url: str, security: CommandSecurity) -> _Seen:
     """Ask a server.
 
     Raises:
@@ -108,7 +111,7 @@ def _look(url: str) -> _Seen:
 
     def answer(kind: type[_Answer], path: str) -> _Answer:
         try:
-            return kind.model_validate(ask(url, path))
+            return kind.model_validate(ask(url, path, security=security))
         except ServerRefusedError as error:
             detail = error.answer.get("detail") if isinstance(error.answer, dict) else None
             raise UnreachableError(f"{url}: {printable(str(detail or error))}") from None

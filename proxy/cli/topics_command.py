@@ -1,7 +1,7 @@
 """`pidlease topics`: list, create, describe, alter and delete the topics of a running server."""
 
 from http import HTTPStatus
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import typer
@@ -18,6 +18,7 @@ from pidlease.http_api.topic_messages import (
 )
 from pidlease.storage.topics.topic_settings import DEDUPLICATION, INITIAL, POLICIES
 from pidlease.storage.topics.topic_store import illegal_name
+from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import (
     cannot_run,
     plain_table,
@@ -31,6 +32,7 @@ from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 from proxy.cli.kafka_topics import (
     BY_DEFAULT,
     SERVERS,
+    KafkaListener,
     ServersOption,
     add_partitions,
     create_topic,
@@ -59,18 +61,28 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 _Shown = TopicAnswer | SettingsAnswer
 
 
+class _Server(NamedTuple):
+    """The address of a server's HTTP port, and how to connect to it."""
+
+    url: str
+    security: CommandSecurity
+
+
 @topics_cli.command("list")
-def list_topics(url: _Url = URL, *, as_json: _Json = False) -> None:
+def list_topics(
+    url: _Url = URL, *, as_json: _Json = False, command_config: CommandConfig = None
+) -> None:
     """List the topics with their policies.
 
     Exit codes:
     2: the server was not reached
     """
+    server = _Server(url, command_security(command_config))
     found: list[TopicAnswer] = []
     more = True
     while more:
         query = urlencode({"after": found[-1].name if found else ""})
-        answer = _ask(TopicsAnswer, url, f"/v1/topics?{query}")
+        answer = _ask(TopicsAnswer, server, f"/v1/topics?{query}")
         found += answer.topics
         more = answer.more and bool(answer.topics)
     if as_json:
@@ -99,6 +111,7 @@ def create(
         int, typer.Option(min=BY_DEFAULT, help="With Kafka as the log; -1: Kafka's default.")
     ] = BY_DEFAULT,
     servers: ServersOption = SERVERS,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic, with settings of its own.
 
@@ -109,7 +122,11 @@ def create(
     2: the server was not reached
     """  # noqa: E501 - a paragraph is one line in the help
     create_topic(
-        servers, _checked(topic), partitions, replication_factor, _assignments(settings or [])
+        KafkaListener(servers, command_security(command_config)),
+        _checked(topic),
+        partitions,
+        replication_factor,
+        _assignments(settings or []),
     )
     stdout().print(f"created {topic}", markup=False)
 
@@ -121,6 +138,7 @@ def describe(
     for_all: _All = False,
     url: _Url = URL,
     as_json: _Json = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Show a topic's settings, where they were set, and the offsets of its partitions.
 
@@ -130,8 +148,9 @@ def describe(
     """
     if for_all == (topic is not None):
         raise cannot_run("name a topic, or say --all")
-    found = _get(url, topic)
-    rows = None if topic is None else _partitions(url, topic)
+    server = _Server(url, command_security(command_config))
+    found = _get(server, topic)
+    rows = None if topic is None else _partitions(server, topic)
     if as_json:
         more = {} if rows is None else {"offsets": [each.model_dump() for each in rows]}
         print_json(found.model_dump() | more)
@@ -162,6 +181,7 @@ def alter(  # noqa: PLR0913 - an option each
     url: _Url = URL,
     servers: ServersOption = SERVERS,
     as_json: _Json = False,
+    command_config: CommandConfig = None,
 ) -> None:
     """Change settings of a topic, or of all, at once and durably; or add partitions.
 
@@ -182,17 +202,22 @@ def alter(  # noqa: PLR0913 - an option each
     if partitions is None:
         if not change:
             raise cannot_run("say what to change: NAME=VALUE, --unset NAME or --partitions")
-        _print(_change(url, topic, change), as_json=as_json)
+        server = _Server(url, command_security(command_config))
+        _print(_change(server, topic, change), as_json=as_json)
         return
     # Kafka has no request for both: one could succeed, and the other fail.
     if change or topic is None:
         raise cannot_run("--partitions is for one topic, and changes no settings")
-    add_partitions(servers, _checked(topic), partitions)
+    add_partitions(
+        KafkaListener(servers, command_security(command_config)), _checked(topic), partitions
+    )
     stdout().print(f"{topic} has {partitions:,} partitions", markup=False)
 
 
 @topics_cli.command()
-def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
+def delete(
+    topic: _Topic, *, servers: ServersOption = SERVERS, command_config: CommandConfig = None
+) -> None:
     """Delete a topic with all its records.
 
     There is no confirmation.
@@ -201,7 +226,7 @@ def delete(topic: _Topic, *, servers: ServersOption = SERVERS) -> None:
     1: refused
     2: the server was not reached
     """
-    delete_topic(servers, _checked(topic))
+    delete_topic(KafkaListener(servers, command_security(command_config)), _checked(topic))
     stdout().print(f"deleted {topic}", markup=False)
 
 
@@ -273,30 +298,30 @@ def _assignments(words: list[str]) -> dict[str, str]:
 # ---------------------------------------------------------------------- requests
 
 
-def _get(url: str, topic: str | None) -> _Shown:
+def _get(server: _Server, topic: str | None) -> _Shown:
     """Return the settings of a topic; None: of all topics without their own."""
     if topic is None:
-        return _ask(SettingsAnswer, url, _DEFAULTS)
-    return _ask(TopicAnswer, url, _path(topic))
+        return _ask(SettingsAnswer, server, _DEFAULTS)
+    return _ask(TopicAnswer, server, _path(topic))
 
 
-def _partitions(url: str, topic: str) -> list[PartitionRow]:
+def _partitions(server: _Server, topic: str) -> list[PartitionRow]:
     """Return the partitions of a topic, with their offsets."""
     found: list[PartitionRow] = []
     more = True
     while more:
         after = found[-1].partition if found else -1
-        answer = _ask(PartitionsAnswer, url, f"{_path(topic)}/partitions?after={after}")
+        answer = _ask(PartitionsAnswer, server, f"{_path(topic)}/partitions?after={after}")
         found += answer.partitions
         more = answer.more and bool(answer.partitions)
     return found
 
 
-def _change(url: str, topic: str | None, change: dict[str, str | None]) -> _Shown:
+def _change(server: _Server, topic: str | None, change: dict[str, str | None]) -> _Shown:
     """Change settings; return the new ones."""
     if topic is None:
-        return _ask(SettingsAnswer, url, _DEFAULTS, change)
-    return _ask(TopicAnswer, url, f"{_path(topic)}/settings", change)
+        return _ask(SettingsAnswer, server, _DEFAULTS, change)
+    return _ask(TopicAnswer, server, f"{_path(topic)}/settings", change)
 
 
 def _path(topic: str) -> str:
@@ -310,17 +335,17 @@ def _checked(topic: str) -> str:
     return topic
 
 
-def _ask(kind: type[_Answer], url: str, path: str, change: object = None) -> _Answer:
+def _ask(kind: type[_Answer], server: _Server, path: str, change: object = None) -> _Answer:
     """Send a request; end the command if it fails."""
     try:
-        return kind.model_validate(ask(url, path, change))
+        return kind.model_validate(ask(server.url, path, change, server.security))
     except UnreachableError as error:
         raise cannot_run(str(error)) from None
     except ServerRefusedError as error:
         raise _refused(error) from None
     except ValidationError:
         raise cannot_run(
-            f"the server at {url} is no pidlease of this version; check --url"
+            f"the server at {server.url} is no pidlease of this version; check --url"
         ) from None
 
 

@@ -26,12 +26,16 @@ _PORT_MAX = 65_535
 _OTHER_VARIABLES = (
     "PIDLEASE_URL",
     "PIDLEASE_SERVERS",
+    "PIDLEASE_COMMAND_CONFIG",
+    "PIDLEASE_FROM_COMMAND_CONFIG",
     "PIDLEASE_FROM_PASSWORD",
     "PIDLEASE_SECURITY_PROTOCOL",
     "PIDLEASE_SASL_MECHANISM",
     "PIDLEASE_USER_PASSWORD",
     "PIDLEASE_USER",
     "PIDLEASE_PASSWORD",
+    "PIDLEASE_TOKEN",
+    "PIDLEASE_TOKEN_FILE",
 )
 #: Variables that Kubernetes and Docker set in all containers near a service called pidlease.
 _OF_A_SERVICE = re.compile(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pidlease.client import DeliveryTimeoutError, LeasedProducer, ProducerError
+from pidlease.client import DeliveryTimeoutError, LeasedProducer, LeaseRefusedError, ProducerError
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.client.fake_broker import FakeBroker
 from tests.client.fake_leases import FakeLeases
@@ -81,19 +81,27 @@ async def world_producer(there: World, **options: Any) -> AsyncIterator[LeasedPr
 
 
 @pytest.mark.parametrize(
-    ("response", "scheme", "named"),
+    ("response", "named"),
     [
-        (b"", "http", "is it the port of the Kafka listener"),
-        (_RESET, "http", "ReadError: the connection was closed; is it the port of the Kafka"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "https", "is it http://"),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "http", "is it the HTTP port of pidlease"),
+        (b"", "is it the port of the Kafka listener"),
+        (_RESET, "ReadError: the connection was closed; is it the port of the Kafka"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "is it the HTTP port of pidlease"),
     ],
 )
-async def test_the_wrong_port_or_scheme(
-    response: bytes, scheme: str, named: str, caplog: pytest.LogCaptureFixture
+async def test_the_wrong_port(
+    response: bytes, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world() as there, server(response) as address:
-        assert named in await send_in_vain(there, caplog, f"{scheme}://{address}")
+        assert named in await send_in_vain(there, caplog, f"http://{address}")
+
+
+async def test_https_to_a_port_without_tls() -> None:
+    """Trying again does not help, so the start fails at once."""
+    async with world() as there, server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        producer = there.producer(leases=f"https://{address}")
+        with pytest.raises(LeaseRefusedError, match="is it http://, and not https://") as caught:
+            await producer.start()
+        assert "HTTP 0" not in str(caught.value)
 
 
 async def test_nothing_listens(caplog: pytest.LogCaptureFixture) -> None:

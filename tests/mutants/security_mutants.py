@@ -16,6 +16,8 @@ _MATRIX: Final = "tests/secure/test_rights_matrix.py"
 _TLS: Final = "tests/secure/test_tls.py"
 _HTTP_TESTS: Final = "tests/secure/test_http_access.py"
 _RULES: Final = "tests/secure/test_acl_rules.py"
+_RENEWAL: Final = "tests/secure/test_login_renewal.py"
+_CLIENT: Final = "pidlease/kafka/client"
 _TOKENS: Final = "tests/secure/test_tokens.py"
 
 SECURITY: Final = (
@@ -152,5 +154,33 @@ SECURITY: Final = (
         "        if self._right.get(key) == credential:\n",
         "        if key in self._right:\n",
         (f"{_HTTP_TESTS}::test_a_removed_user_is_refused_at_once",),
+    ),
+    Mutant(
+        "requests go between the steps of a client's login",
+        f"{_CLIENT}/broker_connection.py",
+        "            self._waiting.append((request, parts, seconds))\n            return\n",
+        "            pass\n",
+        (_RENEWAL,),
+    ),
+    Mutant(
+        "batches are handed to a connection that logs in again",
+        f"{_CLIENT}/broker_connection.py",
+        "        self._waiting = waiting\n        self.paused = True\n",
+        "        self._waiting = waiting\n",
+        (_RENEWAL,),
+    ),
+    Mutant(
+        "our clients do not log in again",
+        f"{_CLIENT}/bootstrap.py",
+        "                if lifetime_s:\n",
+        "                if lifetime_s < 0:\n",
+        (_RENEWAL,),
+    ),
+    Mutant(
+        "a token that Kafka refuses by a message counts as accepted",
+        f"{_CLIENT}/bootstrap.py",
+        "            if config.mechanism == OAUTHBEARER and payload:\n",
+        "            if not payload:\n",
+        (_RENEWAL,),
     ),
 )

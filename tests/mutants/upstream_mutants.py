@@ -335,8 +335,8 @@ UPSTREAM: Final = (
     Mutant(
         "who waits for room on a connection is not told",
         _LINK,
-        "        self.paused = False\n        self._changed()\n\n    @override\n    def get_buffer",
-        "        self.paused = False\n\n    @override\n    def get_buffer",
+        "            self._changed()\n\n    @override\n    def get_buffer",
+        "\n    @override\n    def get_buffer",
         (_LINKED,),
     ),
     Mutant(

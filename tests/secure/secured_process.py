@@ -3,7 +3,7 @@
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from proxy.security.acls import Operation, ResourceKind
 from tests.secure.secured import allow, write_acls
-from tests.servers.authority import Authority
+from tests.servers.authority import Authority, Certificate
 from tests.servers.pidlease import PidleaseServer
 
 _T, _G, _NAME = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID
@@ -25,10 +25,13 @@ SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"
 class _TlsServer(PidleaseServer):
     """A server whose HTTP listener has TLS."""
 
+    client: Certificate
+
     @override
     def get(self, path: str) -> tuple[int, str]:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(self.client.certificate, self.client.key)
         with httpx.Client(verify=context, timeout=HANG_S) as client:
             try:
                 response = client.get(f"https://{self.http_address}{path}")
@@ -40,11 +43,12 @@ class _TlsServer(PidleaseServer):
 class Running:
     """A server with TLS, SASL and ACLs, and the certificates."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.authority = Authority(folder)
         self.certificate = self.authority.issue("server", "IP:127.0.0.1", "DNS:localhost")
+        self.client = self.authority.issue("client")
         self.data = folder / "data"
         for user, password in SECRETS.items():
             self.users("add", user, password=password)
@@ -62,8 +66,10 @@ class Running:
                 "sasl_enabled_mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
                 "acls": "file", "super_users": "User:root", "audit_log": str(folder / "audit"),
                 "log_level": "debug", "fsync": "never", "connections_max_reauth_ms": "3000",
+                **(settings or {}),
             },
         )  # fmt: skip
+        self.server.client = self.client
 
     def users(self, *command: str, password: str = "") -> str:
         done = subprocess.run(
@@ -74,6 +80,7 @@ class Running:
 
     def http(self, user: str = "") -> httpx.Client:
         context = create_ssl_context(cafile=str(self.authority.root.certificate))
+        context.load_cert_chain(self.client.certificate, self.client.key)
         return httpx.Client(
             base_url=f"https://{self.server.http_address}", verify=context, timeout=HANG_S,
             auth=(user, SECRETS[user]) if user else None,
@@ -96,9 +103,11 @@ class Running:
 
 
 @contextmanager
-def started(folder: Path, *topics: str) -> Iterator[Running]:
+def started(
+    folder: Path, *topics: str, settings: Mapping[str, str] | None = None
+) -> Iterator[Running]:
     """Start a server with some topics; it is killed at the end of the block."""
-    made = Running(folder)
+    made = Running(folder, settings)
     try:
         made.server.start()
         with made.http("root") as root:

@@ -1,12 +1,19 @@
 """Tokens (attack 3): on the validator, and by SASL OAUTHBEARER."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from pidlease.client import LeaseClient, LeaseRefusedError, LeaseUnavailableError
+from pidlease.kafka.client.bootstrap import connect
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamLoginError
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.security.security_config import ListenerSecurity, SecurityConfig, TokenConfig
 from proxy.security.token_validator import TokenError, TokenValidator
 from tests.kafka_listener.client import WireClient
@@ -181,3 +188,64 @@ async def test_oauthbearer(tmp_path: Path, issuer: Issuer, monkeypatch: pytest.M
                 assert await client.is_closed()
         text = (tmp_path / "audit.log").read_text()
     assert token not in text
+
+
+class _Provider:
+    """Provides tokens as aiokafka's users write it."""
+
+    def __init__(self, made: Callable[[], str]) -> None:
+        self._made = made
+
+    async def token(self) -> str:
+        return self._made()
+
+
+async def test_own_clients_send_tokens(
+    tmp_path: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [issuer.token()]
+
+    def token() -> str:
+        if not made:
+            raise OSError("Planted-secret")
+        return made.pop()
+
+    async with secured(tmp_path, _SASL) as running:
+        assert running.security.tokens is not None
+        monkeypatch.setattr(running.security.tokens, "_fetch", _Keys(issuer).fetch)
+        address = LOOPBACK, running.server.port
+        config = UpstreamConfig(
+            (address,), mechanism="OAUTHBEARER", token_provider=_Provider(token)
+        )
+        cluster = Cluster(config)
+        await cluster.start()
+        assert cluster.view.brokers
+        await cluster.close()
+        made.append("no.token")
+        with pytest.raises(UpstreamLoginError, match="refuses the token") as refused:
+            await connect(config, address)
+        with pytest.raises(UpstreamAwayError, match="provider of tokens failed: OSError") as away:
+            await connect(config, address)
+        assert "Planted" not in f"{refused.value}{away.value}{config}"
+
+
+async def test_leases_by_a_token() -> None:
+    """A new token with each request; none over http."""
+    seen: list[str] = []
+    made = ["second", "first"]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["Authorization"])
+        return httpx.Response(401, json={"detail": "the token has expired"})
+
+    provider = _Provider(made.pop)
+    transport = httpx.MockTransport(answer)
+    async with LeaseClient("https://a", transport=transport, login=provider) as leases:
+        for _ in range(2):
+            with pytest.raises(LeaseRefusedError, match="the token has expired; the token"):
+                await leases.lease_pid("t", 0)
+        with pytest.raises(LeaseUnavailableError, match="provider of tokens failed: IndexError"):
+            await leases.lease_pid("t", 0)
+    assert seen == ["Bearer first", "Bearer second"]
+    with pytest.raises(ValueError, match="a login goes with https://"):
+        LeaseClient("http://a", login=provider)

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pidlease.kafka.client.kafka_options import connection_options, read_security, refuse_unmapped
 from pidlease.spark.errors import OptionError, SinkError
-from pidlease.spark.kafka_security import connection_options, read_security, refuse_unmapped
 from pidlease.spark.sink.settings import read_settings
 from tests.servers.authority import Authority, needs_openssl
 
@@ -129,7 +129,7 @@ def test_contradictions(given: dict[str, str], text: str) -> None:
         ("kafka.ssl.keystore.password", "the password of a key is kafka.ssl.key.password"),
         ("kafka.ssl.enabled.protocols", "is not needed"),
         ("kafka.sasl.kerberos.service.name", "Kerberos, which is not supported"),
-        ("kafka.sasl.oauthbearer.token.endpoint.url", "OAUTHBEARER, which is not supported"),
+        ("kafka.sasl.oauthbearer.jwks.endpoint.url", "the URL of a file with a token"),
         ("kafka.sasl.mechanisms", "give kafka.sasl.mechanism"),
         ("kafka.ssl.key.location", "into the file of kafka.ssl.keystore.location"),
     ],
@@ -155,6 +155,34 @@ def test_the_sink_logs_in(tmp_path: Path) -> None:
     assert security.http_login("https://a:8080") == ("me", "top secret")
     assert security.http_login("http://a:8080") is None, "Basic would show the password"
     assert "top secret" not in repr(settings) + repr(security)
+
+
+async def test_a_token_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    token = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    url = "sasl.oauthbearer.token.endpoint.url"
+    provider = mapped({**token, url: file.as_uri()})["sasl_oauth_token_provider"]
+    assert await provider.token() == "first"
+    file.write_text("second\n")
+    assert await provider.token() == "second"
+    java = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLogin"
+    for more in (
+        {"sasl.jaas.config": f"{java}Module required;"},
+        {"sasl.login.callback.handler.class": f"{java}CallbackHandler"},
+    ):
+        given = prefixed({**token, url: file.as_uri(), **more})
+        refuse_unmapped(given)
+        read_security(given)
+    for wrong in (
+        {"sasl.jaas.config": f"{PLAIN} required;", url: file.as_uri()},
+        {"sasl.login.callback.handler.class": "my.Handler", url: file.as_uri()},
+        {},
+        {url: "https://issuer/token"},
+        {url: file.as_uri(), "sasl.username": "me"},
+    ):
+        with pytest.raises(OptionError, match=r"OAUTHBEARER|file:///PATH"):
+            read_security(prefixed({**token, **wrong}))
 
 
 @needs_openssl

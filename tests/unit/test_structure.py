@@ -49,8 +49,8 @@ def test_every_package_has_a_layer(graph: grimp.ImportGraph) -> None:
 
 #: Where aiokafka's client is used: consumer groups, and a command that only consumes, need no own.
 _CONSUMERS = {"pidlease/copier/group_membership.py", "proxy/cli/consume_command.py"}
-#: Parts of aiokafka that are no client. `conn` has the SASL mechanisms.
-_PARTS = ("aiokafka.codec", "aiokafka.conn", "aiokafka.errors", "aiokafka.helpers",
+#: Parts of aiokafka that are no client. `conn` has the SASL mechanisms, `abc` interfaces.
+_PARTS = ("aiokafka.abc", "aiokafka.codec", "aiokafka.conn", "aiokafka.errors", "aiokafka.helpers",
           "aiokafka.record")  # fmt: skip
 
 

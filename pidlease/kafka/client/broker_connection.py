@@ -8,8 +8,9 @@ id: the proxy forwards a client's request with the client's id.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
 from typing_extensions import override
 
@@ -82,6 +83,10 @@ class _CallbackRequest(BrokerRequest):
         self._on_response(response)
 
 
+#: A request, its bytes, and how long its response may take, as for `BrokerConnection.hold`.
+_WaitingRequest = tuple[BrokerRequest, Sequence[Buffer], float]
+
+
 class BrokerConnection(asyncio.BufferedProtocol):
     """Sends requests to a broker and completes their responses in order.
 
@@ -96,9 +101,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.client_id: Final = client_id
         #: The versions that the broker serves: API -> (lowest, highest).
         self.versions: dict[int, tuple[int, int]] = {}
-        #: Whether the socket accepts no more bytes for now.
+        #: Whether no more requests should be sent for now: the socket accepts no more bytes, or the
+        #: client logs in again.
         self.paused: bool = False
-        #: Called when the socket accepts bytes again, and when the connection has ended.
+        #: Called when requests can be sent again, and when the connection has ended.
         self.on_change: Callable[[], None] | None = None
         self._seconds = seconds
         self._transport: asyncio.Transport | None = None
@@ -111,6 +117,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._frame_size = 0
         self._error: UpstreamError | None = None
         self._watch: asyncio.TimerHandle | None = None
+        #: The requests that wait for the end of `exclusive`; None: none have to wait.
+        self._waiting: list[_WaitingRequest] | None = None
+        self._full = False
+        self._beside: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ sending
 
@@ -148,6 +158,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         if self._transport is None or self._transport.is_closing():
             request.responded(UpstreamLostError(f"{self}: not connected"))
+            return
+        if self._waiting is not None:
+            self._waiting.append((request, parts, seconds))
             return
         request.latest = time.monotonic() + (seconds or self._seconds)
         self._in_flight.append(request)
@@ -193,6 +206,44 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.send([request], on_response, seconds)
         return future
 
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Send only the requests of `ask_first` in this block; the others wait for its end.
+
+        Between the steps of a login, a broker closes the connection at any other request.
+        """
+        self.flush()
+        waiting: list[_WaitingRequest] = []
+        self._waiting = waiting
+        self.paused = True
+        try:
+            yield
+        finally:
+            self._waiting = None
+            self.paused = self._full
+            for request, parts, seconds in waiting:
+                self.hold(request, parts, seconds)
+            self.flush()
+            self._changed()
+
+    async def ask_first(self, request: Buffer) -> bytearray:
+        """Send a request ahead of those that wait for `exclusive`, and wait for the response.
+
+        Raises:
+            UpstreamError: there is none.
+        """
+        waiting, self._waiting = self._waiting, None
+        response = self.begin(request)
+        self._waiting = waiting
+        return await response
+
+    def run_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until the connection ends."""
+        if self._transport is None:
+            work.close()
+            return
+        self._beside = asyncio.get_running_loop().create_task(work)
+
     def close(self, error: UpstreamError | None = None) -> None:
         """End the connection at once; requests in flight fail with `error`."""
         self._error = self._error or error
@@ -213,23 +264,27 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.paused = False
+        self.paused = self._full = False
         if self._watch is not None:
             self._watch.cancel()
         why = f": {exc}" if exc is not None else ""
         error = self._error or UpstreamLostError(f"{self}: the connection ended{why}")
+        if self._beside is not None:
+            self._beside.cancel()
         while self._in_flight:
             self._complete(self._in_flight.popleft(), error)
         self._changed()
 
     @override
     def pause_writing(self) -> None:
-        self.paused = True
+        self._full = self.paused = True
 
     @override
     def resume_writing(self) -> None:
-        self.paused = False
-        self._changed()
+        self._full = False
+        if self._waiting is None:
+            self.paused = False
+            self._changed()
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:

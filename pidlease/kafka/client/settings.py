@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, Protocol
 
 from aiokafka.conn import collect_hosts
 
@@ -13,9 +13,17 @@ from pidlease.core.backoff import Backoff
 from pidlease.kafka.api import CLIENT_ID
 from pidlease.kafka.errors import UpstreamRefusedError
 
-Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+OAUTHBEARER: Final = "OAUTHBEARER"
 #: A broker's address: host and port.
 Address = tuple[str, int]
+
+
+class TokenProvider(Protocol):
+    """Provides tokens, as aiokafka's AbstractTokenProvider does."""
+
+    async def token(self) -> str:
+        """Return a token that has not expired."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class UpstreamConfig:
         mechanism: of SASL; empty: none.
         username: for SASL.
         password: for SASL.
+        token_provider: for SASL OAUTHBEARER (RFC 7628).
         client_id: the name of this client in the brokers' logs.
         connect_seconds: how long connecting may take, with TLS, versions and SASL.
         request_seconds: how long a response may take; then the connection is closed.
@@ -50,6 +59,7 @@ class UpstreamConfig:
     mechanism: Mechanism = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    token_provider: TokenProvider | None = field(default=None, repr=False)
     client_id: str = CLIENT_ID
     connect_seconds: float = 10.0
     request_seconds: float = 30.0
@@ -66,16 +76,37 @@ class UpstreamConfig:
         """
         if self.tls_context is not None or not self.tls:
             return self.tls_context
-        try:
-            context = ssl.create_default_context(cafile=self.ca)
-            if self.certificate is not None:
-                context.load_cert_chain(self.certificate, self.key)
-        except OSError as error:  # ssl's own errors are OSErrors, too
-            raise UpstreamRefusedError(
-                f"certificates for Kafka cannot be used (ca {self.ca}, certificate"
-                f" {self.certificate}, key {self.key}): {error}"
-            ) from error
-        return context
+        return tls_context_of(self.ca, self.certificate, self.key)
+
+
+def no_password() -> str:
+    """Refuse a key with a password, for which OpenSSL would ask at the terminal."""
+    raise OSError("the key has a password")
+
+
+def tls_context_of(
+    ca: str | Path | None, certificate: str | Path | None, key: str | Path | None
+) -> ssl.SSLContext:
+    """Return a TLS context.
+
+    Parameters:
+        ca: the trusted certificates; None: the system's.
+        certificate: the client's own certificate.
+        key: the key of `certificate`; None: it is in that file.
+
+    Raises:
+        UpstreamRefusedError: a file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, no_password)
+    except OSError as error:  # ssl's own errors are OSErrors, too
+        raise UpstreamRefusedError(
+            f"certificates for Kafka cannot be used (ca {ca}, certificate {certificate}, key"
+            f" {key}): {error}"
+        ) from error
+    return context
 
 
 def addresses_of(servers: str | Sequence[str]) -> tuple[Address, ...]:

@@ -13,10 +13,10 @@ from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.connection_security import ConnectionSecurity
+from pidlease.kafka.client.kafka_options import Security, connection_options
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.codec.fetch import READ_COMMITTED
 from pidlease.spark.errors import ReadError
-from pidlease.spark.kafka_security import Security, connection_options
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import KafkaPart, Part, StoredBatch, name_of
 

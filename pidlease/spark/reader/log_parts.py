@@ -6,8 +6,8 @@ Spark sends parts to its workers.
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from pidlease.kafka.client.kafka_options import Security
 from pidlease.kafka.records.record_batch import BatchHeader
-from pidlease.spark.kafka_security import Security
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from typing import Final
 
 from pidlease.client.pending_batch import CODECS
 from pidlease.client.settings import Codec, ProducerSettings
-from pidlease.spark.errors import OptionError, SinkError
-from pidlease.spark.kafka_security import NAMES as SECURITY
-from pidlease.spark.kafka_security import (
+from pidlease.kafka.client.kafka_options import NAMES as SECURITY
+from pidlease.kafka.client.kafka_options import (
     Security,
     connection_options,
     read_security,
     refuse_unmapped,
 )
+from pidlease.spark.errors import OptionError, SinkError
 from pidlease.spark.spark_options import check_names, number, truth
 
 #: Placeholder for the source's name in option `topic`.

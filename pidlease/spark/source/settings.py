@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 )
 
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.kafka_options import NAMES as SECURITY
+from pidlease.kafka.client.kafka_options import Security, read_security, refuse_unmapped
 from pidlease.spark.errors import OptionError
-from pidlease.spark.kafka_security import NAMES as SECURITY
-from pidlease.spark.kafka_security import Security, read_security, refuse_unmapped
 from pidlease.spark.partition_offsets import Offsets, offsets_from_json
 from pidlease.spark.spark_options import check_names, number, truth
 
