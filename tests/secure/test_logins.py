@@ -12,6 +12,7 @@ from pidlease.kafka.api import API_METADATA
 from proxy.kafka.access import secure_listener
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.served_versions import SERVED_VERSIONS
+from proxy.security import password_check
 from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
@@ -25,6 +26,7 @@ from tests.secure.secured import (
     Secured,
     authenticate,
     handshake,
+    plain,
     scram,
     secured,
 )
@@ -188,6 +190,22 @@ async def test_plain_refuses(tmp_path: Path, message: bytes) -> None:
         await handshake(client, "PLAIN")
         assert (await authenticate(client, message)).error_code == _FAILED
         assert await client.is_closed()
+
+
+async def test_too_many_logins_at_once_are_no_wrong_passwords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends without a response, so clients try again."""
+    config = SecurityConfig(kafka=LOGIN, mechanisms=("PLAIN",))
+    async with secured(tmp_path, config) as running:
+        with monkeypatch.context() as full:
+            full.setattr(password_check, "_WAITING_MAX", 0)
+            async with await running.connect() as client:
+                await handshake(client, "PLAIN")
+                client.send(SASL_AUTHENTICATE, 2, auth_bytes=b"\0alice\0alice-secret")
+                assert await client.is_closed()
+        async with await running.connect() as client:
+            assert await plain(client, "alice", PASSWORDS["alice"]) == 0
 
 
 async def test_a_mechanism_that_is_not_enabled_is_refused(tmp_path: Path) -> None:

@@ -139,12 +139,17 @@ class SaslLogin:
             return self._fail(header, principal_of(self._scram.user), str(error))
         return _accepted(header, answer, 0)
 
-    async def _in_thread(self, header: RequestHeader, message: bytes) -> bytes:
+    async def _in_thread(self, header: RequestHeader, message: bytes) -> bytes | None:
         try:
             principal, expires = await self._checked(message)
             return _accepted(header, b"", self._complete(principal, expires))
-        except (LoginRefusedError, TokenError, TooManyLoginsError) as error:
-            return await self._fail(header, "", str(error) or "too many logins at once")
+        except (LoginRefusedError, TokenError) as error:
+            return await self._fail(header, "", str(error))
+        except TooManyLoginsError:
+            # No response: clients take each error of a login for final, and the end of a connection
+            # for a reason to try again.
+            self._end("", "too many logins at once")
+            return None
         finally:
             self._connection.release()
 
@@ -193,12 +198,15 @@ class SaslLogin:
     def _fail(
         self, header: RequestHeader, principal: str, reason: str
     ) -> Coroutine[Any, Any, bytes]:
+        self._end(principal, reason)
+        return _late_failure(header)
+
+    def _end(self, principal: str, reason: str) -> None:
         self._audit(principal, reason)
         self.state = LoginState.START
         self._scram = None
         # Reading stops now: nothing after a failed login is handled.
         self._connection.finish()
-        return _late_failure(header)
 
     def _audit(self, principal: str, outcome: str) -> None:
         host = self._connection.host
