@@ -34,7 +34,13 @@ from pidlease.storage.files import (
     write_aside,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.topics.topic_settings import SettingError, check_shared, config_of, plain
+from pidlease.storage.topics.topic_settings import (
+    SettingError,
+    check_settings,
+    check_shared,
+    config_of,
+    plain,
+)
 from pidlease.storage.topics.topic_store import DEFAULTS_NAME, Topic, TopicInDoubtError, TopicStore
 
 FORMAT_VERSION: Final = 1
@@ -145,11 +151,27 @@ class DataDirectory(LogStore):
 
     @override
     def topics(self) -> list[Topic]:
-        """Return the topics, after removing the rest of deleted ones."""
+        """Return the topics, after removing the rest of deleted ones.
+
+        Raises:
+            DataFolderError: a topic has a setting that this version does not know, or a value.
+        """
+        topics = [plain(topic) for topic in self._topics.load()]
+        for topic in topics:
+            self._check_settings_of(topic)
         for topic in self._topics.doomed():
             self._left_over[topic.name] = topic
             self._try_remove_logs(topic)
-        return [plain(topic) for topic in self._topics.load()]
+        return topics
+
+    def _check_settings_of(self, topic: Topic) -> None:
+        # A newer version's setting may forbid what this server would append.
+        try:
+            check_settings(topic.overrides)
+        except SettingError as error:
+            raise DataFolderError(
+                f"topic {topic.name}: {error}; if a newer version wrote it, install that version"
+            ) from error
 
     @override
     def topic_defaults(self) -> dict[str, str]:
