@@ -144,7 +144,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif (
             cycle.more_body
             and self._immediate is not None
-            and cycle.scope["method"] == "POST"
+            and self._immediate.may_serve(cycle.scope)
             and not cycle.waiting_for_100_continue
         ):
             self._arriving = cycle, app
@@ -166,12 +166,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _submit(self, cycle: RequestResponseCycle) -> bool:
         """Submit a request that has arrived whole; False: a task must serve it, in its turn."""
-        if self._immediate is None or self.flow.write_paused:
+        scope, immediate = cycle.scope, self._immediate
+        if immediate is None or self.flow.write_paused or not immediate.may_serve(scope):
             return False
         self._submitted[cycle] = None
-        scope: Any = cycle.scope
         try:
-            done = self._immediate.submit(scope, cycle.body, partial(self._respond, cycle))
+            done = immediate.submit(scope, cycle.body, partial(self._respond, cycle))
         except BaseException:
             self.transport.close()  # a bug; its batch may be in the log, so nothing else serves it
             raise

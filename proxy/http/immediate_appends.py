@@ -5,13 +5,12 @@ What is refused before its batch is submitted, and what cannot be made at once, 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
-from starlette.types import Scope
 
 from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.keys_in_flight import KeyInFlightError
@@ -51,18 +50,25 @@ class ImmediateAppends:
         self._route: Final = f"POST {RECORDS_PATH}"
         self._count: Final = count
 
-    def submit(self, scope: Scope, body: bytearray, respond: Respond) -> bool:
+    @staticmethod
+    def may_serve(scope: Mapping[str, Any]) -> bool:
+        """Whether a request is an append to a partition, and none of another origin's web page."""
+        return (
+            scope["method"] == "POST"
+            and PATH.fullmatch(scope["path"]) is not None
+            and not any(name == b"origin" for name, _ in scope["headers"])
+        )
+
+    def submit(self, scope: Mapping[str, Any], body: bytearray, respond: Respond) -> bool:
         """Submit an append; False: nothing was submitted, serve the request otherwise.
 
         Parameters:
-            scope: of the request (ASGI).
+            scope: of a request that it may serve (ASGI).
             body: all of it.
             respond: gets the response; perhaps before this returns.
         """
         path = PATH.fullmatch(scope["path"])
-        if path is None or scope["method"] != "POST" or len(body) > self._records.bytes_max:
-            return False
-        if any(name == b"origin" for name, _ in scope["headers"]):
+        if path is None or len(body) > self._records.bytes_max:
             return False
         began = time.monotonic()
         held: HeldBytes | None = None
