@@ -14,12 +14,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: A partition number without leading zeros, so small that it is valid.
-PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
+_PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
 
 #: Appends the records of a request to a topic's partition.
 Append = Callable[[Request, str, int], Awaitable[Response]]
 #: The responses to exceptions, by their classes; `Exception` is one of them.
 Handlers = Mapping[Any, Callable[[Request, Any], Any]]
+
+
+def place_of(scope: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return topic and partition of an append that needs no framework; None: it does.
+
+    Parameters:
+        scope: of an HTTP request.
+    """
+    found = _PATH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+    if found is None or any(name == b"origin" for name, _ in scope["headers"]):
+        return None
+    return found[1], int(found[2])
 
 
 def wrap(app: FastAPI, outer: Callable[[ASGIApp], ASGIApp]) -> None:
@@ -65,13 +77,11 @@ class DirectAppends:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        found = None
-        if scope["type"] == "http" and scope["method"] == "POST":
-            found = PATH.fullmatch(scope["path"])
-        if found is None or any(name == b"origin" for name, _ in scope["headers"]):
+        place = place_of(scope) if scope["type"] == "http" else None
+        if place is None:
             await self._app(scope, receive, send)
             return
         scope["route"] = self._route
         request = Request(scope, receive)
-        work = self._append(request, found[1], int(found[2]))
+        work = self._append(request, *place)
         await serve_directly(work, request, self._handlers, send)

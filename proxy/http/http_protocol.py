@@ -30,6 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
+from proxy.http.direct_appends import place_of
 from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
@@ -144,7 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif (
             cycle.more_body
             and self._immediate is not None
-            and self._immediate.may_serve(cycle.scope)
+            and place_of(cycle.scope) is not None
             and not cycle.waiting_for_100_continue
         ):
             self._arriving = cycle, app
@@ -167,7 +168,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _submit(self, cycle: RequestResponseCycle) -> bool:
         """Submit a request that has arrived whole; False: a task must serve it, in its turn."""
         scope, immediate = cycle.scope, self._immediate
-        if immediate is None or self.flow.write_paused or not immediate.may_serve(scope):
+        if immediate is None or self.flow.write_paused:
             return False
         self._submitted[cycle] = None
         try:

@@ -16,7 +16,7 @@ from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.keys_in_flight import KeyInFlightError
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import InvalidBatchError
-from proxy.http.direct_appends import PATH
+from proxy.http.direct_appends import place_of
 from proxy.http.errors import NotReadyError
 from proxy.http.record_responses import RefusedError, appended
 from proxy.http.record_routes import RECORDS_PATH, RecordRoutes
@@ -50,31 +50,22 @@ class ImmediateAppends:
         self._route: Final = f"POST {RECORDS_PATH}"
         self._count: Final = count
 
-    @staticmethod
-    def may_serve(scope: Mapping[str, Any]) -> bool:
-        """Whether a request is an append to a partition, and none of another origin's web page."""
-        return (
-            scope["method"] == "POST"
-            and PATH.fullmatch(scope["path"]) is not None
-            and not any(name == b"origin" for name, _ in scope["headers"])
-        )
-
     def submit(self, scope: Mapping[str, Any], body: bytearray, respond: Respond) -> bool:
         """Submit an append; False: nothing was submitted, serve the request otherwise.
 
         Parameters:
-            scope: of a request that it may serve (ASGI).
+            scope: of the request (ASGI).
             body: all of it.
             respond: gets the response; perhaps before this returns.
         """
-        path = PATH.fullmatch(scope["path"])
-        if path is None or len(body) > self._records.bytes_max:
+        place = place_of(scope)
+        if place is None or len(body) > self._records.bytes_max:
             return False
         began = time.monotonic()
         held: HeldBytes | None = None
         try:
             service = self._records.service()
-            partition = service.engine.partition(path[1], int(path[2]))
+            partition = service.engine.partition(*place)
             if partition is None or partition.elsewhere:
                 return False
             headers = append_headers(scope["headers"])

@@ -32,6 +32,13 @@ def path_of(topic: str = "t", partition: object = 0) -> str:
     return f"/v1/topics/{topic}/partitions/{partition}/records"
 
 
+def post(content: bytes, *headers: str, partition: int = 0) -> bytes:
+    """An append of one value, as it is on the wire."""
+    lines = [f"POST {path_of(partition=partition)} HTTP/1.1", "host: x"]
+    lines += [f"content-type: {RAW['content-type']}", f"content-length: {len(content)}", *headers]
+    return "\r\n".join((*lines, "", "")).encode() + content
+
+
 def producer(name: str | bytes, epoch: object, seq: object) -> dict[str, str | bytes]:
     """The headers of a producer of policy epoch."""
     return {"producer-id": name, "producer-epoch": str(epoch), "producer-seq": str(seq)}

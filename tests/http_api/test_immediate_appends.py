@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from proxy.http import http_protocol
 from proxy.http.immediate_appends import ImmediateAppends
 from proxy.http.record_routes import RecordLimits
 from tests.client.harness import until
-from tests.http_api.appending import JSON, RAW, Answer, Door, door, listening, path_of, producer
+from tests.http_api.appending import JSON, Answer, Door, door, listening, path_of, post, producer
 from tests.http_api.test_direct_appends import REQUESTS
 
 _HANG_S: Final = 60.0
@@ -35,13 +35,6 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(ImmediateAppends, "submit", noted)
     return tried
-
-
-def post(content: bytes, headers: Sequence[str] = (), partition: int = 0) -> bytes:
-    """An append, as it is on the wire."""
-    lines = [f"POST {path_of(partition=partition)} HTTP/1.1", "host: x"]
-    lines += [f"content-type: {RAW['content-type']}", f"content-length: {len(content)}", *headers]
-    return "\r\n".join((*lines, "", "")).encode() + content
 
 
 def _encoded(headers: Mapping[str, str | bytes]) -> dict[bytes, bytes]:
@@ -112,7 +105,7 @@ async def test_pipelined_appends_share_the_writes_of_the_log(
     async with door(tmp_path) as here, listening(here.app) as port:
         before = here.partition.totals.appends
         client = await Connection.open(port)
-        client.writer.write(b"".join(post(b"%d" % n, numbered("p", n)) for n in range(count)))
+        client.writer.write(b"".join(post(b"%d" % n, *numbered("p", n)) for n in range(count)))
         answers = await client.answers(count)
         assert answers == [(200, {"offset": n, "duplicate": False}) for n in range(count)]
         assert submitted == [True] * count
@@ -125,17 +118,17 @@ async def test_responses_wait_for_their_turn(tmp_path: Path, submitted: list[boo
     """Those that are known at once, as duplicates are, come behind those that are not."""
     async with door(tmp_path) as here, listening(here.app) as port:
         client = await Connection.open(port)
-        client.writer.write(post(b"first", numbered("p", 0)))
+        client.writer.write(post(b"first", *numbered("p", 0)))
         await client.answer()
         del submitted[:]
         read = f"GET {path_of()} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
         client.writer.write(
             post(b"a", partition=1)
-            + post(b"first", numbered("p", 0))
-            + post(b"gap", numbered("p", 7))
+            + post(b"first", *numbered("p", 0))
+            + post(b"gap", *numbered("p", 7))
             + read
             + post(b"b", partition=1)
-            + post(b"", ["producer-id: p"])
+            + post(b"", "producer-id: p")
             + post(b"c", partition=1)
         )
         answers = await client.answers(7)
@@ -149,7 +142,7 @@ async def test_an_append_that_overtook_another_of_its_connection(tmp_path: Path)
     limits = RecordLimits(reorder_ms=int(_HANG_S * 1000))
     async with door(tmp_path, limits=limits) as here, listening(here.app) as port:
         client = await Connection.open(port)
-        client.writer.write(b"".join(post(b"%d" % n, numbered("p", n)) for n in (2, 1, 0)))
+        client.writer.write(b"".join(post(b"%d" % n, *numbered("p", n)) for n in (2, 1, 0)))
         assert [each["offset"] for _, each in await client.answers(3)] == [2, 1, 0]
 
 
@@ -157,7 +150,7 @@ async def test_one_key_twice_on_a_connection(tmp_path: Path) -> None:
     """The second is not refused for the first, as it would be on another connection."""
     async with door(tmp_path) as here, listening(here.app) as port:
         client = await Connection.open(port)
-        client.writer.write(post(b"a", ["idempotency-key: k"]) * 2)
+        client.writer.write(post(b"a", "idempotency-key: k") * 2)
         answers = await client.answers(2)
         assert [(status, each["duplicate"]) for status, each in answers] == [
             (200, False), (200, True),
@@ -181,7 +174,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_a_client_that_asks_before_its_body(tmp_path: Path, tasks: list[str]) -> None:
     async with door(tmp_path) as here, listening(here.app) as port:
         client = await Connection.open(port)
-        head, _, body = post(b"value", ["expect: 100-continue"]).partition(b"\r\n\r\n")
+        head, _, body = post(b"value", "expect: 100-continue").partition(b"\r\n\r\n")
         client.writer.write(head + b"\r\n\r\n")
         async with asyncio.timeout(_HANG_S):
             assert b" 100 " in await client.reader.readuntil(b"\r\n\r\n")

@@ -8,17 +8,10 @@ from typing import Final
 import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
-from tests.http_api.appending import RAW, door, listening, path_of, producer
+from tests.http_api.appending import RAW, door, listening, path_of, post, producer
 
 _HANG_S: Final = 60.0
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-
-
-def post(content: bytes, *headers: str) -> bytes:
-    """An append, as it is on the wire."""
-    lines = [f"POST {path_of()} HTTP/1.1", "host: x", f"content-type: {RAW['content-type']}"]
-    lines += [f"content-length: {len(content)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + content
 
 
 async def exchange(port: int, *sent: bytes) -> bytes:
