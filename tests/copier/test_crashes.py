@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -128,6 +129,10 @@ class Faults:
         copier.process.kill9()
 
 
+def _has_begun(copier: CopyProcess) -> bool:
+    return bool(copier.text)
+
+
 def _copied(copier: CopyProcess) -> int:
     lines = [line for line in copier.text.splitlines() if " records copied" in line]
     return int(lines[-1].split()[0].replace(",", "")) if lines else 0
@@ -182,6 +187,8 @@ def _go_through(faults: Faults, filler: Filler, kinds: int | None) -> None:
         print(f"{name}: {filler.sent} at the source")
     filler.finish()
     for copier in faults.copiers:
+        # Before its first line it has no handler for SIGTERM.
+        until(partial(_has_begun, copier), "the copier to begin")
         assert copier.process.stop(WAIT_S) == 0, copier.text[-2000:]
     options = "--topics", topic, "--rename", "{topic}.copy", "--group", faults.group
     last = CopyProcess(folder / "last", source.bootstrap, server, *options, "--once")
