@@ -75,6 +75,6 @@ def test_the_official_suite_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path
     settings = {"cors_origins": "*", "stream_poll_seconds": "1"}
     with in_front_of(kafka, tmp_path, **settings) as server:
         server.start()
-        found = run_suite(server.leases, tmp_path, 3000, test_timeout_s=60)
+        found = run_suite(server.leases, tmp_path, 3000)
     failed = sorted(expected["failed_in_front_of_kafka"])
     assert found.failed == failed, (found.failed, "\n".join(found.texts))

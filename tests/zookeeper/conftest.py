@@ -30,7 +30,7 @@ def connect(server: ZooKeeperServer) -> Iterator[Connect]:
     chroot = f"/a/{uuid.uuid4().hex}"
 
     def connect(**options: object) -> ZooKeeper:
-        settings: dict[str, object] = {"session_seconds": 1.0, "timeout_seconds": 2.0, **options}
+        settings: dict[str, object] = {"session_seconds": 20.0, "timeout_seconds": 30.0, **options}
         hosts = settings.pop("hosts", server.hosts + chroot)
         zookeeper = ZooKeeper(ZooKeeperConfig(hosts, **settings))  # type: ignore[arg-type]
         made.append(zookeeper)
