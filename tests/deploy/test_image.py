@@ -53,7 +53,7 @@ def _wait_ready(server: Container) -> None:
     def ready() -> bool:
         assert server.state()["Running"], server.log()
         try:
-            with urllib.request.urlopen(f"{server.url}/readyz", timeout=5) as response:
+            with urllib.request.urlopen(f"{server.http_url}/readyz", timeout=5) as response:
                 return bool(response.status == 200)
         except OSError:
             return False
@@ -66,7 +66,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(image: str, data: str) -> No
     with container(image, data) as server:
         _wait_ready(server)
         with BlockingProducer(
-            bootstrap_servers=server.bootstrap, leases=server.url, name="n"
+            bootstrap_servers=server.bootstrap, leases=server.http_url, name="n"
         ) as producer:
             sent = [producer.send("t", value, partition=0) for value in values[: _COUNT // 2]]
             sent[0].result(WAIT_S)
@@ -91,7 +91,7 @@ def _events(server: Container, event: str) -> list[dict[str, Any]]:
 def _append(server: Container, body: bytes, number: int) -> dict[str, Any]:
     """Append over HTTP under a producer id, compressed by zstd."""
     request = urllib.request.Request(
-        f"{server.url}/v1/topics/http/partitions/0/records",
+        f"{server.http_url}/v1/topics/http/partitions/0/records",
         data=pa.compress(body, codec="zstd", asbytes=True),
         headers={
             "Content-Type": "application/octet-stream", "Content-Encoding": "zstd",
@@ -113,7 +113,7 @@ def test_its_snapshots_and_codecs(image: str, data: str) -> None:
             client.produce(codec, b"abc" * 100, partition=0)
             assert client.flush(WAIT_S) == 0
             # Over HTTP the server unpacks the batch.
-            path = f"{server.url}/v1/topics/{codec}/partitions/0/records?offset=0"
+            path = f"{server.http_url}/v1/topics/{codec}/partitions/0/records?offset=0"
             with urllib.request.urlopen(path, timeout=WAIT_S) as response:
                 (record,) = json.load(response)["records"]
             assert record["value"] == "abc" * 100
@@ -161,7 +161,9 @@ def test_as_a_foreign_user(image: str, data: str) -> None:
     """Some platforms choose the user's number, in group 0."""
     with container(image, data, "--user", "12345:0") as server:
         _wait_ready(server)
-        with BlockingProducer(bootstrap_servers=server.bootstrap, leases=server.url) as producer:
+        with BlockingProducer(
+            bootstrap_servers=server.bootstrap, leases=server.http_url
+        ) as producer:
             assert producer.send_and_wait("t", b"1", partition=0).offset == 0
 
 
