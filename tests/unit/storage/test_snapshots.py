@@ -407,15 +407,17 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
         read_producers([table], [name], names)
 
 
-def test_pandas_is_not_loaded() -> None:
-    """Once a fault: pyarrow did, in the middle of the first snapshot, and held producers up."""
+def test_neither_pandas_nor_numpy_is_loaded() -> None:
+    """Once a fault: pyarrow loaded pandas in the first snapshot, and held producers up."""
     code = (
         "import sys\n"
+        "sys.modules['numpy'] = None\n"  # as where it is not installed: a server needs none
         "from pathlib import Path\n"
         "from pidlease.storage.snapshots import LeaseRow, SnapshotStore\n"
         "from tests.sim.files import SimFiles\n"
         "from tests.unit.storage.test_snapshots import FOLDER, draw\n"
         "sys.modules.pop('pandas', None)\n"
+        "assert sys.modules['numpy'] is None\n"
         "store = SnapshotStore(SimFiles(), FOLDER)\n"
         "store.write(0, *draw(3))\n"
         "store.load(1)\n"
