@@ -47,7 +47,11 @@ query.awaitTermination()
 """
 
 _REASON = docker_missing()
-pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+pytestmark = [
+    pytest.mark.skipif(_REASON is not None, reason=str(_REASON)),
+    # One worker builds the image.
+    pytest.mark.xdist_group("spark image"),
+]
 
 
 @pytest.fixture(scope="module")
