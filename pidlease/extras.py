@@ -6,7 +6,7 @@ from typing import Final
 
 #: What the server imports beyond the client.
 SERVER_MODULES: Final = (
-    "fastapi", "kazoo", "numpy", "pyarrow", "pydantic_settings", "rich", "typer", "uvicorn",
+    "fastapi", "kazoo", "pyarrow", "pydantic_settings", "rich", "typer", "uvicorn",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +80,9 @@ class Verdict(TakeoverVerdict):
         yield text, not any(self.resumed)
 
     @override
-    def tables(self) -> Sequence[Table]:
-        return [self.table("The leasing producer", "partition", "sent", "stored")]
+    def tables(self) -> Mapping[str, Table]:
+        line = "The records of one name over all its processes, and what the log has of them"
+        return {line: self.table("partition", "sent", "stored")}
 
     @override
     def summary(self) -> str:

@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -79,15 +79,15 @@ class Verdict(PartVerdict):
         yield f"only {self.kills} kills", self.kills < _KILLS
 
     @override
-    def tables(self) -> Sequence[Table]:
+    def tables(self) -> Mapping[str, Table]:
         names = "orders", "requests", "stored", "answered as duplicates", "lost", "doubled"
-        table = new_table("Orders over HTTP with an Idempotency-Key", [], names)
+        table = new_table([], names)
         tally = self.tally
         table.add_row(
             f"{tally.sent}", f"{self.requests}", f"{tally.stored}", f"{self.duplicates}",
             f"{tally.lost}", f"{tally.doubled}",
         )  # fmt: skip
-        return [table]
+        return {"Orders over HTTP, each sent with one Idempotency-Key until it is answered": table}
 
     @override
     def summary(self) -> str:

@@ -1,6 +1,6 @@
 """The result of a part of the demo: its figures, and the checks that decide its success."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,8 +23,8 @@ class Verdict:
         """Yield possible problems, each with whether it has occurred."""
         raise NotImplementedError
 
-    def tables(self) -> Sequence[Table]:
-        """Return the figures as tables."""
+    def tables(self) -> Mapping[str, Table]:
+        """Return the figures as tables, each with a line that says what it shows."""
         raise NotImplementedError
 
     def summary(self) -> str:
@@ -37,7 +37,8 @@ class Verdict:
 
     def conclude(self, console: Console) -> int:
         """Show the figures, the problems, and the summary last; return the exit code."""
-        for table in self.tables():
+        for line, table in self.tables().items():
+            console.print(line, markup=False, highlight=False)
             console.print(table)
         for problem in self.problems():
             console.print(f"failed: {problem}", style="red", markup=False, highlight=False)
@@ -45,9 +46,9 @@ class Verdict:
         return 1 if self.problems() else 0
 
 
-def new_table(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
+def new_table(names: Sequence[str], figures: Sequence[str]) -> Table:
     """Return an empty table; columns of figures are aligned to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for name in names:
         table.add_column(name)
     for name in figures:
@@ -101,9 +102,9 @@ class Outcome(Verdict):
             yield f"only {self._fault_kills} crashes between append and answer", few
 
     @override
-    def tables(self) -> Sequence[Table]:
+    def tables(self) -> Mapping[str, Table]:
         figures = "batches in flight", "records unacknowledged", "down, s", "duplicates caught then"
-        crashes = new_table("Crashes", ["how"], figures)
+        crashes = new_table(["how"], figures)
         for kill in self.kills:
             # The server's next process catches a crash's duplicates; a kill of Kafka starts none.
             then = self.by_life[kill.life : kill.life + 1] or [0]
@@ -112,12 +113,15 @@ class Outcome(Verdict):
                 kill.crash.name, f"{kill.batches}", f"{kill.records}", f"{kill.down_s:.1f}", caught
             )
         names = "sent", "acknowledged", "stored", "duplicates caught", "lost", "doubled"
-        count = new_table("Sent and read back", ["client", "topic"], [*names, "out of order"])
+        count = new_table(["client", "topic"], [*names, "out of order"])
         for (client, topic), tally in sorted(self.audit.tallies.items()):
             count.add_row(client, topic, *_figures(tally, ""))
         count.add_section()
         count.add_row("total", "", *_figures(self.audit.total, f"{self.duplicates}"), style="bold")
-        return crashes, count
+        return {
+            "Crashes: what was unanswered, and the retries that were caught as duplicates": crashes,
+            "The log, read back and compared with the clients' records": count,
+        }
 
     @override
     def summary(self) -> str:

@@ -15,7 +15,7 @@ import threading
 import time
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,12 +89,12 @@ class Verdict(PartVerdict):
             yield f"the intruder was let in {count} times: {what}", count > 0
 
     @override
-    def tables(self) -> Sequence[Table]:
-        table = new_table("The intruder", ["tried"], ["times", "refused", "let in"])
+    def tables(self) -> Mapping[str, Table]:
+        table = new_table(["tried"], ["times", "refused", "let in"])
         for what, count in self.tried.items():
             let_in = self.let_in[what]
             table.add_row(what, f"{count}", f"{count - let_in}", f"{let_in}")
-        return [table]
+        return {"The intruder: what it tried without a right to it": table}
 
     @override
     def summary(self) -> str:

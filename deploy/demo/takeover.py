@@ -1,6 +1,6 @@
 """Kills processes, and stops one that is replaced and wakes up (a zombie); counts the outcome."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -133,9 +133,9 @@ class TakeoverVerdict(Verdict):
         figures = ", ".join(f"{name} {figure}" for name, figure in _lost(self.total).items())
         return f"zombie {'fenced' if self.fenced else 'NOT fenced'}, {figures}"
 
-    def table(self, title: str, name: str, sent: str, stored: str) -> Table:
+    def table(self, name: str, sent: str, stored: str) -> Table:
         """Return the tallies as a table."""
-        table = new_table(title, [name], [sent, stored, *_lost(Tally())])
+        table = new_table([name], [sent, stored, *_lost(Tally())])
         for each, tally in self.tallies().items():
             table.add_row(each, *map(str, (tally.sent, tally.stored, *_lost(tally).values())))
         return table
@@ -175,8 +175,9 @@ class CopyVerdict(TakeoverVerdict):
         }
 
     @override
-    def tables(self) -> Sequence[Table]:
-        return [self.table("The copy", "topic", "source", "copy")]
+    def tables(self) -> Mapping[str, Table]:
+        line = "The source's records, and what the copy has of them"
+        return {line: self.table("topic", "source", "copy")}
 
     @override
     def checks(self) -> Iterator[tuple[str, bool]]:

@@ -1,4 +1,4 @@
-"""Build the package into dist/, or write the locked requirements of the image."""
+"""Build the package into dist/, or write the locked requirements of the images."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     dist = commands.add_parser("dist", help="build sdist, wheel and bill of materials of HEAD")
     dist.add_argument("--folder", type=Path, default=ROOT / "dist", help="where; default: dist")
-    commands.add_parser("requirements", help="write requirements/server.txt and build.txt")
+    commands.add_parser("requirements", help="write server.txt, spark.txt and build.txt")
     given = parser.parse_args()
     try:
         if given.command == "requirements":

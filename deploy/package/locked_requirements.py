@@ -1,4 +1,4 @@
-"""The locked requirements of the image: the part of requirements/dev.txt that a server needs.
+"""The locked requirements of the images: the parts of requirements/dev.txt that they need.
 
 pip-compile writes below each package which packages need it (`# via`). The closure of the project's
 own requirements is read from these lines, so all files have the same versions.
@@ -98,8 +98,10 @@ def server_packages() -> list[LockedPackage]:
 def requirements_files() -> dict[Path, str]:
     """Return the contents of the files that are made from requirements/dev.txt."""
     builders = closure(_dev(), ["hatchling"])
+    spark = closure(_dev(), project_requirements("server") | project_requirements("spark"))
     return {
         _FOLDER / "server.txt": _text("a server", server_packages()),
+        _FOLDER / "spark.txt": _text("a Spark job", spark),
         _FOLDER / "build.txt": _text("a build of the wheel", builders),
     }
 

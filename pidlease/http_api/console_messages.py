@@ -239,3 +239,30 @@ class OffsetAnswer(Message):
 
     offset: int | None = Field(description="null: there is no such record")
     timestamp_ms: Annotated[int | None, Field(description="of that record, in ms since 1970")]
+
+
+class SharingServer(Message):
+    """One of the active servers that share a Kafka cluster."""
+
+    node_id: int = Field(description="its id as a broker")
+    server: str = Field(description="its host and process")
+    kafka: str = Field(description="HOST:PORT of its Kafka listener, as clients connect to it")
+    http: str = Field(description="the address of its HTTP listener")
+    slots: int = Field(description="how many slots it owns")
+    partitions: int = Field(description="how many of the known partitions are in these slots")
+    draining: bool = Field(description="it is about to leave, and hands its slots over")
+    decides: bool = Field(description="it is the oldest one, which divides the slots")
+    responds: bool = Field(description="it sent this response")
+
+
+class ServersAnswer(Message):
+    """The active servers that share a Kafka cluster, and the slots that each owns.
+
+    A partition belongs to the slot (CRC-32 of the topic's name + the partition's number) modulo the
+    number of slots.
+    """
+
+    shared: bool = Field(description="false: this server runs without --shared; all else is empty")
+    partitions_without_owner: int
+    servers: list[SharingServer]
+    slot_owners: list[int] = Field(description="the node id of each slot's owner; 0: none")

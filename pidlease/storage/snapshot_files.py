@@ -1,7 +1,7 @@
 """The Parquet files of a snapshot: producers.parquet and leases.parquet, written and read.
 
-Only this module and `snapshot_tables` import pyarrow and numpy. `snapshots` imports them when the
-first snapshot is written or read, because they take 50 MB, which an idle server does not need.
+Only this module and `snapshot_tables` import pyarrow. `snapshots` imports them when the first
+snapshot is written or read, because it takes 50 MB, which an idle server does not need.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,6 @@
 """The content of a snapshot as the server keeps it: rows of leases and of partitions' producers.
 
-Without pyarrow and numpy: a server imports them with its first snapshot, and not before.
+Without pyarrow: a server imports it with its first snapshot, and not before.
 """
 
 from array import array

@@ -1,16 +1,18 @@
 """A snapshot's two tables: packed states to columns and back, thousands of rows at a time.
 
-Packed states of one size have one layout, so joined they are a table that numpy reads and makes in
-one step. Each step takes few rows all the same: while it holds the interpreter, producers wait.
+Packed states of one size have one layout, so joined they are a table. A byte of a field is at the
+same place of each row, so one slice with a step copies it for all rows. Each step takes few rows
+all the same: while it holds the interpreter, producers wait.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import accumulate, chain, pairwise
-from typing import Final
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, compress, islice, pairwise, product, repeat
+from operator import ne
+from typing import Final, NamedTuple, Self
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute  # used by casts, and loaded then: not in the middle of a snapshot
+import pyarrow.compute as pc
 
 from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
 from pidlease.core.pid import POLICY_SHIFT
@@ -59,59 +61,141 @@ LEASES_SCHEMA: Final = pa.schema(
 #: The PID in rows of producers that have a producer id instead (policy epoch).
 _NO_PID: Final = -1
 
-_DTYPES: Final = {pa.int64(): "<i8", pa.int32(): "<i4", pa.uint32(): "<u4"}
+#: By the letters of `struct` and `array`, which here are the same.
+_TYPES: Final = {"q": pa.int64(), "i": pa.int32(), "h": pa.int16(), "I": pa.uint32()}
+_LETTERS: Final = {kind: letter for letter, kind in _TYPES.items()}
+_HEAD_FIELDS: Final = ("arrival_ms", "generation", "lowest")
 _BATCH_FIELDS: Final = tuple((field.name, field.type) for field in _BATCH)
 
 
-def _kind(layout: Layout, count: int) -> np.dtype:
-    """Return numpy's type for packed states with this many batches."""
-    codes = {"q": "<i8", "i": "<i4", "h": "<i2", "I": "<u4"}
-    head = [codes[code] for code in layout.head.format[1:]]
-    batch = [codes[code] for code in layout.batch.format[1:]]
-    batches = list(zip(("first", "last", "offset", "crc"), batch, strict=True))
-    names = ("arrival_ms", "generation", "lowest")
-    return np.dtype([*zip(names, head, strict=True), ("batches", batches, (count,))])
+class _Field(NamedTuple):
+    """A field of packed states.
+
+    Attributes:
+        kind: its type in the packed state.
+        width: bytes of a value.
+        places: where its values are in a state; of batches the oldest is the first.
+    """
+
+    kind: pa.DataType
+    width: int
+    places: tuple[int, ...]
+
+    def column(self, rows: bytes, size: int) -> pa.Array:
+        """Return the field's values in packed states of one size, joined, row by row."""
+        step = self.width * len(self.places)
+        count = len(rows) // size
+        found = bytearray(count * step)
+        for target, source in self._bytes():
+            found[target::step] = rows[source::size]
+        length = count * len(self.places)
+        return pa.Array.from_buffers(self.kind, length, [None, pa.py_buffer(found)])
+
+    def pack(self, rows: bytearray, size: int, values: pa.Array) -> None:
+        """Write the field's values into packed states of one size."""
+        content = bytes(_content(values))
+        step = self.width * len(self.places)
+        for source, target in self._bytes():
+            rows[target::size] = content[source::step]
+
+    def _bytes(self) -> Iterator[tuple[int, int]]:
+        """Yield where each byte of a row is among its values, and in its packed state."""
+        for number, place in enumerate(self.places):
+            for byte in range(self.width):
+                yield number * self.width + byte, place + byte
+
+
+class _PackedFields(NamedTuple):
+    """The fields of packed states with one layout and one number of batches.
+
+    Attributes:
+        size: of a state.
+        kept: the number of batches.
+        head: the fields of a state, by name.
+        batches: the fields of its batches, by name.
+    """
+
+    size: int
+    kept: int
+    head: Mapping[str, _Field]
+    batches: Mapping[str, _Field]
+
+    @classmethod
+    def of(cls, layout: Layout, count: int) -> Self:
+        """Return the fields of states with this many batches."""
+        begins = [layout.head.size + number * layout.batch.size for number in range(count)]
+        return cls(
+            layout.head.size + count * layout.batch.size,
+            count,
+            _fields(layout.head.format, _HEAD_FIELDS, [0]),
+            # The newest batch is the first in a packed state, and the last in the table.
+            _fields(layout.batch.format, [name for name, _ in _BATCH_FIELDS], begins[::-1]),
+        )
+
+
+def _fields(letters: str, names: Iterable[str], begins: Sequence[int]) -> dict[str, _Field]:
+    """Return the fields of a struct that is at these places of a state, by name."""
+    found, offset = {}, 0
+    for name, letter in zip(names, letters.removeprefix("<"), strict=True):
+        kind = _TYPES[letter]
+        width = kind.bit_width // 8
+        found[name] = _Field(kind, width, tuple(begin + offset for begin in begins))
+        offset += width
+    return found
 
 
 #: By the size of a packed state, which gives its layout and its number of batches.
-_KINDS: Final = {
-    layout.head.size + count * layout.batch.size: _kind(layout, count)
+_PACKED: Final = {
+    fields.size: fields
     for layout in (NARROW, WIDE)
-    for count in range(1, BATCHES_KEPT + 1)
+    for fields in (_PackedFields.of(layout, count) for count in range(1, BATCHES_KEPT + 1))
 }
 
 
-def _column(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+def _column(values: "array[int]") -> pa.Array:
     """Make a column of numbers, without nulls.
 
-    It is made of a buffer: given an array, pyarrow would load pandas to test whether the array is
+    It is made of a buffer: given another sequence, pyarrow would load pandas to test whether it is
     one of pandas', which takes as long as a whole snapshot.
     """
-    numbers = np.ascontiguousarray(values, _DTYPES[kind])
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+    buffers = [None, pa.py_buffer(values)]
+    return pa.Array.from_buffers(_TYPES[values.typecode], len(values), buffers)
+
+
+def _repeated(values: Iterable[int], counts: Iterable[int]) -> pa.Array:
+    """Make a column of int32 that has each value so many times."""
+    return _column(array("i", chain.from_iterable(map(repeat, values, counts))))
 
 
 def _strings(values: list[str]) -> pa.Array:
     """Make a column of strings, without nulls and without loading pandas."""
     encoded = [value.encode() for value in values]
-    ends = np.array([0, *accumulate(map(len, encoded))], np.int32)
+    ends = array("i", [0, *accumulate(map(len, encoded))])
     content = pa.py_buffer(b"".join(encoded))
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), content)
 
 
-def _numbers(column: pa.Array) -> np.ndarray:
-    """Return the values of a column of numbers without nulls."""
+def _content(column: pa.Array) -> memoryview:
+    """Return the bytes of a column of numbers without nulls."""
     if not len(column):
-        return np.empty(0, _DTYPES[column.type])
-    values = np.frombuffer(column.buffers()[1], _DTYPES[column.type])
-    return values[column.offset : column.offset + len(column)]
+        return memoryview(b"")
+    width = column.type.bit_width // 8
+    begin = column.offset * width
+    return memoryview(column.buffers()[1]).cast("B")[begin : begin + len(column) * width]
+
+
+def _numbers(column: pa.Array) -> "array[int]":
+    """Return the values of a column of numbers without nulls."""
+    found = array(_LETTERS[column.type])
+    found.frombytes(_content(column))
+    return found
 
 
 class _SameSize:
     """Producers with packed states of one size, so of one layout and number of batches."""
 
     def __init__(self, size: int) -> None:
-        self.kind = _KINDS[size]
+        self.fields = _PACKED[size]
         self.pids: list[int] = []
         self.ids: dict[int, str] = {}
         self.states: list[Packed] = []
@@ -123,42 +207,42 @@ class _SameSize:
         self.runs.append((partition, len(pids)))
 
     def batch(self) -> pa.RecordBatch:
-        rows = np.frombuffer(b"".join(self.states), self.kind)
-        kept = rows["batches"]
+        rows = b"".join(self.states)
+        size, kept, head, batches = self.fields
         counts = [count for _, count in self.runs]
         names = _strings([partition.topic for partition, _ in self.runs])
-        numbers = np.array([partition.partition for partition, _ in self.runs], np.int32)
-        which = _column(np.repeat(np.arange(len(counts)), counts), pa.int32())
-        topics = pa.DictionaryArray.from_arrays(which, names)
-        ends = np.arange(0, kept.size + 1, kept.shape[1], dtype=np.int32)
-        # The newest batch is the first in a packed state, and the last in the table.
-        structs = pa.StructArray.from_arrays(
-            [_column(kept[name][:, ::-1].ravel(), kind) for name, kind in _BATCH_FIELDS],
-            fields=list(_BATCH),
-        )
+        topics = pa.DictionaryArray.from_arrays(_repeated(range(len(counts)), counts), names)
+        head_columns = {
+            name: field.column(rows, size).cast(pa.int64()) for name, field in head.items()
+        }
+        batch_columns = [
+            batches[name].column(rows, size).cast(kind) for name, kind in _BATCH_FIELDS
+        ]
+        last = batches["last"]
+        ends = _column(array("i", range(0, len(self.states) * kept + 1, kept)))
+        structs = pa.StructArray.from_arrays(batch_columns, fields=list(_BATCH))
         pids, ids = self._producers()
         return pa.RecordBatch.from_arrays(
             [
                 pids,
                 ids,
                 topics.cast(pa.string()),
-                _column(np.repeat(numbers, counts), pa.int32()),
-                _column(rows["generation"], pa.int64()),
-                _column(kept["last"][:, 0], pa.int64()),
-                _column(rows["lowest"], pa.int64()),
-                pa.ListArray.from_arrays(_column(ends, pa.int32()), structs),
-                _column(rows["arrival_ms"], pa.int64()),
+                _repeated((partition.partition for partition, _ in self.runs), counts),
+                head_columns["generation"],
+                last._replace(places=last.places[-1:]).column(rows, size).cast(pa.int64()),
+                head_columns["lowest"],
+                pa.ListArray.from_arrays(ends, structs),
+                head_columns["arrival_ms"],
             ],
             schema=PRODUCERS_SCHEMA,
         )
 
     def _producers(self) -> tuple[pa.Array, pa.Array]:
         """Return the columns of PIDs and of producer ids; each row has one of the two."""
-        pids = np.array(self.pids, np.int64)
         if not self.ids:
-            return _column(pids, pa.int64()), _strings([""] * len(pids))
-        pids[pids >> POLICY_SHIFT == EPOCH.policy] = _NO_PID
-        return _column(pids, pa.int64()), _strings([self.ids.get(pid, "") for pid in self.pids])
+            return _column(array("q", self.pids)), _strings([""] * len(self.pids))
+        pids = [_NO_PID if pid >> POLICY_SHIFT == EPOCH.policy else pid for pid in self.pids]
+        return _column(array("q", pids)), _strings([self.ids.get(pid, "") for pid in self.pids])
 
 
 def producer_batches(
@@ -215,10 +299,8 @@ def _identified(producers: Mapping[int, Packed], ids: Mapping[int, str]) -> Mapp
 def lease_batches(leases: Iterable[LeaseRow]) -> Iterator[pa.RecordBatch]:
     """Make the rows of leases.parquet, in chunks and in their order."""
     rows = leases if isinstance(leases, LeaseRows) else LeaseRows(leases)
-    columns = [np.frombuffer(column, np.int64) for column in rows.columns if len(column)]
     for start in range(0, len(rows), GROUP_ROWS):
-        end = start + GROUP_ROWS
-        parts = [_column(column[start:end], pa.int64()) for column in columns]
+        parts = [_column(column[start : start + GROUP_ROWS]) for column in rows.columns]
         yield pa.RecordBatch.from_arrays(parts, schema=LEASES_SCHEMA)
 
 
@@ -251,22 +333,26 @@ def read_producers(
         pids = _read_pids(column, names)
         states = _pack_rows(pids, column, crcs_are_comparable=crcs_are_comparable)
         topics = column["topic"].dictionary_encode()
-        numbers = _numbers(column["partition"])
-        which = _numbers(topics.indices).astype(np.int64) << 32 | numbers
-        begins = [0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(pids)]
-        for begin, end in pairwise(begins):
-            topic = topics.dictionary[int(which[begin] >> 32)].as_py()
-            partition = TopicPartition(topic, int(numbers[begin]))
+        which, numbers = _numbers(topics.indices), _numbers(column["partition"])
+        places = list(zip(which, numbers, strict=True))
+        changes = compress(range(1, len(places)), map(ne, places, islice(places, 1, None)))
+        for begin, end in pairwise([0, *changes, len(pids)]):
+            topic = topics.dictionary[which[begin]].as_py()
+            partition = TopicPartition(topic, numbers[begin])
             if partition not in found:
                 raise SnapshotError(f"rows of {partition}, which is not in the offset vector")
-            found[partition].update(zip(pids[begin:end].tolist(), states[begin:end], strict=True))
+            found[partition].update(zip(pids[begin:end], states[begin:end], strict=True))
     return found
 
 
-def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> np.ndarray:
+def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> "array[int]":
     """Return the rows' PIDs, with stand-in PIDs for producer ids."""
-    pids = _numbers(column["pid"]).copy()
-    for row in np.flatnonzero(pids == _NO_PID).tolist():
+    pids = _numbers(column["pid"])
+    if _NO_PID not in pids:
+        return pids
+    for row, pid in enumerate(pids):
+        if pid != _NO_PID:
+            continue
         name = column["producer_id"][row].as_py()
         if not name:
             raise SnapshotError("a row with neither a PID nor a producer id")
@@ -275,61 +361,61 @@ def _read_pids(column: dict[str, pa.Array], names: ProducerNames) -> np.ndarray:
 
 
 def _pack_rows(
-    pids: np.ndarray, column: dict[str, pa.Array], *, crcs_are_comparable: bool
+    pids: "array[int]", column: dict[str, pa.Array], *, crcs_are_comparable: bool
 ) -> list[Packed]:
     """Pack rows: in one step all that have one layout and one number of batches."""
-    lists = column["batches"]
-    ends = _numbers(lists.offsets)
-    begins, counts = ends[:-1], np.diff(ends)
-    policies = pids >> 48
+    counts = _numbers(pc.list_value_length(column["batches"]))
+    policies = array("h", [pid >> POLICY_SHIFT for pid in pids])
+    kinds = list(product(sorted(set(policies)), sorted(set(counts))))
     states: list[Packed] = [b""] * len(pids)
-    for policy in np.unique(policies).tolist():
-        rules = rules_of(policy << 48 | 1)
+    for policy, count in kinds:
+        alike, rows = column, array("i")
+        if len(kinds) > 1:
+            of_kind = zip(policies, counts, strict=True)
+            rows.extend(row for row, kind in enumerate(of_kind) if kind == (policy, count))
+            if not rows:
+                continue
+            alike = {name: values.take(_column(rows)) for name, values in column.items()}
+        rules = rules_of(policy << POLICY_SHIFT | 1)
         if rules is None:
-            raise SnapshotError(f"PID {pids[policies == policy][0]} belongs to no policy")
-        for count in np.unique(counts[policies == policy]).tolist():
-            if not 1 <= count <= BATCHES_KEPT:
-                raise SnapshotError(f"a producer with {count} batches")
-            rows = np.flatnonzero((policies == policy) & (counts == count))
-            keeps_crcs = crcs_are_comparable or rules is KAFKA
-            packed = _pack_alike(rules, count, rows, begins[rows], column, keeps_crcs=keeps_crcs)
-            for row, state in zip(rows.tolist(), packed, strict=True):
-                states[row] = state
+            raise SnapshotError(f"PID {pids[policies.index(policy)]} belongs to no policy")
+        if not 1 <= count <= BATCHES_KEPT:
+            raise SnapshotError(f"a producer with {count} batches")
+        keeps_crcs = crcs_are_comparable or rules is KAFKA
+        packed = _pack_alike(rules, count, alike, keeps_crcs=keeps_crcs)
+        if len(kinds) == 1:
+            return packed
+        for row, state in zip(rows, packed, strict=True):
+            states[row] = state
     return states
 
 
 def _pack_alike(
-    rules: Rules,
-    count: int,
-    rows: np.ndarray,
-    begins: np.ndarray,
-    column: dict[str, pa.Array],
-    *,
-    keeps_crcs: bool,
+    rules: Rules, count: int, column: dict[str, pa.Array], *, keeps_crcs: bool
 ) -> list[Packed]:
     layout = layout_of(rules)
-    size = layout.head.size + count * layout.batch.size
-    packed = np.empty(len(rows), _KINDS[size])
-    newest_first = begins[:, None] + np.arange(count - 1, -1, -1)
-    values = column["batches"].values
-    for name, _ in _BATCH_FIELDS:
-        _fill(packed["batches"][name], _numbers(values.field(name))[newest_first], name)
-    if not keeps_crcs:
-        packed["batches"]["crc"] = UNKNOWN_CRC
-    for name in ("generation", "lowest", "arrival_ms"):
-        _fill(packed[name], _numbers(column[name])[rows], name)
-    if (packed["batches"]["last"][:, 0] != _numbers(column["high"])[rows]).any():
+    size, _, head, batch_fields = _PACKED[layout.head.size + count * layout.batch.size]
+    batches = column["batches"].flatten()
+    values = {name: batches.field(name) for name, _ in _BATCH_FIELDS}
+    if _numbers(values["last"])[count - 1 :: count] != _numbers(column["high"]):
         raise SnapshotError("the highest sequence number is not the end of the last batch")
-    content = packed.tobytes()
+    if not keeps_crcs:
+        values["crc"] = _column(array("I", [UNKNOWN_CRC]) * len(batches))
+    packed = bytearray(len(column["high"]) * size)
+    for name, field in batch_fields.items():
+        field.pack(packed, size, _narrowed(values[name], field.kind, name))
+    for name, field in head.items():
+        field.pack(packed, size, _narrowed(column[name], field.kind, name))
+    content = bytes(packed)
     return [content[at : at + size] for at in range(0, len(content), size)]
 
 
-def _fill(target: np.ndarray, values: np.ndarray, name: str) -> None:
-    """Copy numbers into a narrower type; reject those that do not fit."""
-    limits = np.iinfo(target.dtype)
-    if values.min() < limits.min or values.max() > limits.max:
-        raise SnapshotError(f"{name} is outside {limits.min}..{limits.max}")
-    target[...] = values
+def _narrowed(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """Return numbers in a narrower type; reject those that do not fit."""
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise SnapshotError(f"{name} is outside the numbers of {kind}: {error}") from error
 
 
 def read_leases(tables: Iterable[pa.Table]) -> LeaseRows:
@@ -344,5 +430,5 @@ def read_leases(tables: Iterable[pa.Table]) -> LeaseRows:
             raise SnapshotError("a lease without a value where one is needed")
         for column, values in zip(rows.columns, table.columns, strict=True):
             for chunk in values.chunks:
-                column.frombytes(_numbers(chunk).tobytes())
+                column.frombytes(_content(chunk))
     return rows

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine
+from pidlease.http_api.console_messages import ServersAnswer
 from proxy.ops.docs_page import docs_page
 from proxy.ops.status_response import (
     reason_of,
@@ -86,14 +87,17 @@ def ops_app(  # noqa: C901 - a function for each route
             return {"status": "not ready", "reason": reason_of(None, waiting())}
         return status_of(current, started_ms)
 
-    @app.get("/v1/servers", tags=["operations"], operation_id="get_servers", responses=_NOT_READY)
+    @app.get(
+        "/v1/servers", tags=["operations"], operation_id="get_servers", response_model=None,
+        responses={**_NOT_READY, 200: {"model": ServersAnswer}},
+    )  # fmt: skip
     async def servers(response: Response) -> dict[str, Any]:
         """Return the active servers that share a Kafka cluster, which `pidlease servers` shows."""
         current = engine()
         if current is None:
             response.status_code = 503
             return {"status": "not ready", "reason": reason_of(None, waiting())}
-        return servers_of(current)
+        return servers_of(current).model_dump()
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:

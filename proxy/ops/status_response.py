@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.http_api.console_messages import ServersAnswer, SharingServer
 
 #: The most partitions, and stopped ones, to list; the totals count all.
 _PARTITIONS_MAX: Final = 1000
@@ -50,29 +51,30 @@ def reason_of(engine: Engine | None, waiting: str) -> str:
     return f"replay at {percent} %, {replay.offsets_left} offsets left in its running partitions"
 
 
-def servers_of(engine: Engine) -> dict[str, Any]:
+def servers_of(engine: Engine) -> ServersAnswer:
     """Return the active servers that share the Kafka cluster; none if there is only this one."""
     shared = engine.shared_cluster
     if shared is None:
-        return {"shared": False, "partitions_without_owner": 0, "servers": []}
-    return {
-        "shared": True,
-        "partitions_without_owner": shared.without_owner(),
-        "servers": [
-            {
-                "node_id": each.member.node_id,
-                "server": each.member.server,
-                "kafka": f"{each.member.kafka_host}:{each.member.kafka_port}",
-                "http": each.member.http_url,
-                "slots": each.slots,
-                "partitions": each.partitions,
-                "draining": each.member.draining,
-                "decides": each.decides,
-                "responds": each.own,
-            }
+        return ServersAnswer(shared=False, partitions_without_owner=0, servers=[], slot_owners=[])
+    return ServersAnswer(
+        shared=True,
+        partitions_without_owner=shared.without_owner(),
+        servers=[
+            SharingServer(
+                node_id=each.member.node_id,
+                server=each.member.server,
+                kafka=f"{each.member.kafka_host}:{each.member.kafka_port}",
+                http=each.member.http_url,
+                slots=each.slots,
+                partitions=each.partitions,
+                draining=each.member.draining,
+                decides=each.decides,
+                responds=each.own,
+            )
             for each in shared.servers()
         ],
-    }
+        slot_owners=list(shared.view.slots.owners),
+    )
 
 
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:

@@ -3,19 +3,26 @@
 import asyncio
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from pidlease.client import LeasedProducer, ProducerMetrics, Sent
 from tests.crash.clients import _BACKLOG_MAX, _DELIVERY_MS, _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
-from tests.servers.pidlease import PidleaseServer
+
+
+class Addresses(Protocol):
+    """A server, as its clients know it."""
+
+    bootstrap: str
+    http_url: str
+    http_port: int
 
 
 class LeasedLoad(ClientThread[Ledger]):
     """`LeasedProducer`: up to five batches of each partition in flight."""
 
     def __init__(
-        self, server: PidleaseServer, topic: str, partitions: int, random: Random, label: str,
+        self, server: Addresses, topic: str, partitions: int, random: Random, label: str,
         **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(Ledger(label))
@@ -77,7 +84,7 @@ class LeasedLoad(ClientThread[Ledger]):
             assert not early, f"{what}: told in another order: {early[:5]} ({len(early)})"
 
 
-def loads_for(server: PidleaseServer, bootstrap: str, topic: str, partitions: int,
+def loads_for(server: Addresses, bootstrap: str, topic: str, partitions: int,
               random: Random) -> list[LeasedLoad]:  # fmt: skip
     """One of each kind."""
     kinds: dict[str, dict[str, Any]] = {

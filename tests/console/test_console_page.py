@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pidlease.core.slots import SLOTS
+from pidlease.engine.shared_cluster import SharedCluster
 from proxy.http.console_answers import Broker
 from tests.console.chromium import HANG_MS, Seen, Served, chromium, page_of, served
 from tests.crash.seeds import SOAK
 from tests.http_api.appending import path_of, producer
+from tests.unit.engine.shared_memory import Coordinator
+from tests.unit.engine.test_shared_cluster import all_read, servers
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -38,6 +42,7 @@ _VIEWS: Final = (
     ("#leases", "of 1,000,000", "leases"),
     ("#refusals", "A later producer has the same identity", "refusals"),
     ("#browse?topic=orders&format=json", '"tea"', "browse"),
+    ("#servers", "runs without --shared", ""),
 )
 
 
@@ -141,7 +146,7 @@ async def test_each_view(tmp_path: Path, browser: "Browser", width: int, scheme:
             assert await overflow(page) <= 0, address
             assert await page.evaluate(_UNLABELLED) == []
             assert await page.evaluate(_LOW_CONTRAST) == []
-            if (width, scheme) == (1280, "light"):
+            if (width, scheme) == (1280, "light") and name:
                 await picture(page, name)
             elif name == "now":
                 await picture(page, f"{name}-{scheme}-{width}")
@@ -227,6 +232,56 @@ async def test_what_the_views_say(tmp_path: Path, browser: "Browser") -> None:
 def check_expected(seen: Seen) -> None:
     """Chromium reports the responses with errors that the test has asked for, and no more."""
     assert all("Failed to load resource" in each for each in seen.errors), seen.errors
+
+
+async def test_servers_and_their_slots(
+    tmp_path: Path, browser: "Browser", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three share a cluster. One ends: its slots have no owner until they are divided again."""
+    shared = Coordinator()
+    monkeypatch.setattr(SharedCluster, "_run", _only_when_asked)
+    async with (
+        served(tmp_path) as console,
+        servers(shared, 1, 2, 3) as sharing,
+        page_of(browser) as (page, seen),
+    ):
+        await show(page, console, "#servers", "runs without --shared")
+        for each in sharing:
+            each.cluster.topics = lambda: {"orders": 99}
+        await all_read(sharing)
+        own = sharing[1].cluster
+        console.server.engine.shared_cluster = own  # type: ignore[misc]
+        await page.get_by_text("host:2 (this one)").wait_for()
+        labels = await page.locator(".slots svg").evaluate_all(
+            "all => all.map((each) => each.getAttribute('aria-label'))"
+        )
+        owned = [int(label.split()[2]) for label in labels]
+        assert (len(owned), sum(owned)) == (3, SLOTS)
+        assert min(owned) > SLOTS // 4
+        rows = [row.split("\t") for row in await page.locator("tbody tr").all_inner_texts()]
+        assert [row[-1] for row in rows] == ["divides the slots", "serves", "serves"]
+        assert sum(int(row[-2]) for row in rows) == 99
+        await picture(page, "servers")
+        await page.set_viewport_size({"width": 400, "height": 800})
+        await page.emulate_media(color_scheme="dark")
+        assert await overflow(page) <= 0
+        assert await page.evaluate(_UNLABELLED) == []
+        assert await page.evaluate(_LOW_CONTRAST) == []
+
+        del shared.members[3]
+        shared.members[2] = shared.members[2]._replace(draining=True)
+        await own.refresh()
+        await page.get_by_text("hands its slots over").wait_for()
+        tiles = await page.locator(".tiles").inner_text()
+        assert f"Slots without owner\n{owned[2]}" in tiles, tiles
+        label = f"No server has {owned[2]} of {SLOTS} slots"
+        assert await page.locator(f"[aria-label^='{label}']").count() == 1
+        check(seen, console)
+
+
+async def _only_when_asked(self: SharedCluster) -> None:
+    """The test says when members and map are read."""
+    await asyncio.Event().wait()
 
 
 async def test_browsing_in_pages_and_by_time(tmp_path: Path, browser: "Browser") -> None:

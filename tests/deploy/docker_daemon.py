@@ -17,6 +17,8 @@ from tests.servers.waiting import until
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: The image that the Dockerfile builds on, if it is not the Dockerfile's default.
 BASE: Final = os.environ.get("PIDLEASE_IMAGE_BASE", "python:3.12-slim")
+#: The image with Java 17 that Kafka and ZooKeeper run in.
+JAVA_BASE: Final = os.environ.get("PIDLEASE_JAVA_IMAGE_BASE", "eclipse-temurin:17-jre")
 _BUILD_TIMEOUT_S: Final = 900
 _TIMEOUT_S: Final = 120
 
@@ -30,12 +32,21 @@ def docker(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
     return done.stdout.strip()
 
 
-@cache
 def docker_missing() -> str | None:
     """Return why no image can be built here; None if it can."""
+    return _missing(BASE, "PIDLEASE_IMAGE_BASE")
+
+
+def java_image_missing() -> str | None:
+    """Return why no image can be built on one with Java; None if it can."""
+    return _missing(JAVA_BASE, "PIDLEASE_JAVA_IMAGE_BASE")
+
+
+@cache
+def _missing(base: str, variable: str) -> str | None:
     if shutil.which("docker") is None:
         return "there is no docker on this machine"
-    probe = ["docker", "image", "inspect", BASE]
+    probe = ["docker", "image", "inspect", base]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
@@ -43,18 +54,26 @@ def docker_missing() -> str | None:
     if done.returncode == 0:
         return None
     if "o such image" in done.stderr:
-        return f"this machine has no image {BASE}: pull it, or name another by PIDLEASE_IMAGE_BASE"
+        return f"this machine has no image {base}: pull it, or name another by {variable}"
     return f"there is no Docker daemon: {done.stderr.strip()}"
 
 
-def build_image() -> str:
-    """Build the image; return its id."""
-    tag = "pidlease:test"
-    # The legacy builder, too, must do: the Dockerfile uses nothing of BuildKit's own.
-    command = ["docker", "build", "--quiet", "--network", "host", "--build-arg", f"BASE={BASE}"]
+def build_image(file: str = "Dockerfile", tag: str = "pidlease:test") -> str:
+    """Build an image of deploy/docker; return its tag."""
+    return build(ROOT, f"deploy/docker/{file}", tag, BASE)
+
+
+def build(context: Path, file: str, tag: str, base: str) -> str:
+    """Build an image; return its tag.
+
+    Parameters:
+        file: its Dockerfile, in the context.
+        base: the build argument BASE.
+    """
+    # The legacy builder, too, must do: the Dockerfiles use nothing of BuildKit's own.
+    command = ["docker", "build", "--quiet", "--network", "host", "--build-arg", f"BASE={base}"]
     done = subprocess.run(
-        [*command, "--file", "deploy/docker/Dockerfile", "--tag", tag, "."],
-        cwd=ROOT,
+        [*command, "--file", str(context / file), "--tag", tag, str(context)],
         env={**os.environ, "DOCKER_BUILDKIT": os.environ.get("DOCKER_BUILDKIT", "0")},
         capture_output=True,
         text=True,
@@ -70,13 +89,15 @@ class Container:
 
     Attributes:
         bootstrap: HOST:PORT of its Kafka listener.
-        url: of its HTTP listener.
+        http_url: of its HTTP listener.
+        http_port: its port.
     """
 
     def __init__(self, image: str, mount: str, options: Sequence[str]) -> None:
         kafka, http = free_ports(2)
         self.bootstrap = f"{LOOPBACK}:{kafka}"
-        self.url = f"http://{LOOPBACK}:{http}"
+        self.http_port = http
+        self.http_url = f"http://{LOOPBACK}:{http}"
         self.name = f"pidlease-test-{uuid.uuid4().hex[:12]}"
         environ: Mapping[str, str] = {
             "PIDLEASE_INSECURE": "true",

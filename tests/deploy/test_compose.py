@@ -1,4 +1,4 @@
-"""The compose files: what they mount and set exists; pidlease alone is started with one."""
+"""The compose files: what they mount and set exists, and they are started."""
 
 import os
 import re
@@ -15,10 +15,21 @@ import pytest
 import yaml
 
 from pidlease.client import BlockingProducer
-from pidlease.testing.loopback_ports import free_ports
+from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.configuration.settings import Settings
-from tests.deploy.docker_daemon import BASE, ROOT, build_image, docker_missing
+from tests.deploy.docker_daemon import (
+    BASE,
+    ROOT,
+    build_image,
+    docker_missing,
+    java_image_missing,
+)
+from tests.deploy.other_images import kafka_image, prometheus_image
+from tests.observability.dashboards import asked
 from tests.observability.install import PrometheusUnavailableError, tool
+from tests.observability.prometheus import PrometheusApi
+from tests.observability.test_panels import check_all
+from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import until
 
 _FOLDER: Final = ROOT / "deploy" / "compose"
@@ -77,6 +88,30 @@ def test_its_scrapes() -> None:
     assert source["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
 
 
+@pytest.mark.parametrize("folder", [_FOLDER, ROOT / "deploy" / "grafana" / "provisioning"])
+def test_grafana_knows_what_is_provisioned(folder: Path) -> None:
+    """The fields that its documentation of provisioning has; it ignores others without a word."""
+    source = {"name", "type", "access", "orgId", "uid", "url", "isDefault", "jsonData", "editable"}
+    provider = {
+        "name", "orgId", "folder", "folderUid", "type", "disableDeletion",
+        "updateIntervalSeconds", "allowUiUpdates", "options",
+    }  # fmt: skip
+    checked = 0
+    for path in (*folder.glob("grafana-*.yml"), *folder.glob("*/*.yml")):
+        found = yaml.safe_load(path.read_text())
+        assert found.pop("apiVersion") == 1
+        for each in found.pop("datasources", []):
+            assert each.keys() <= source
+            assert each["jsonData"].keys() <= {"timeInterval", "httpMethod"}
+            checked += 1
+        for each in found.pop("providers", []):
+            assert each.keys() <= provider
+            assert each["options"].keys() <= {"path", "foldersFromFilesStructure"}
+            checked += 1
+        assert not found
+    assert checked
+
+
 def test_promtool_accepts_its_scrapes(tmp_path: Path) -> None:
     try:
         promtool = tool("promtool")
@@ -108,21 +143,25 @@ def _run(*arguments: str, **environ: str) -> str:
 
 
 @contextmanager
-def _up(image: str) -> Iterator[tuple[str, str]]:
+def _up(file: str, *services: str, **environ: str) -> Iterator[tuple[str, str]]:
+    """Start some services of a file, or all; yields the addresses of pidlease's listeners."""
     kafka, http = (str(port) for port in free_ports(2))
-    ports = {"IMAGE": image, "KAFKA_PORT": kafka, "HTTP_PORT": http}
-    project = ("--project-name", f"pidlease{kafka}", "--file", str(_FOLDER / "pidlease.yml"))
+    environ = {**environ, "IMAGE": build_image(), "KAFKA_PORT": kafka, "HTTP_PORT": http}
+    project = ("--project-name", f"pidlease{kafka}", "--file", str(_FOLDER / file))
     try:
-        _run(*project, "up", "--detach", "--no-build", **ports)
+        _run(*project, "up", "--detach", "--no-build", *services, **environ)
         yield f"localhost:{kafka}", f"http://localhost:{http}"
+    except BaseException:
+        print(_run(*project, "logs", "--no-color", **environ))
+        raise
     finally:
-        _run(*project, "down", "--volumes", **ports)
+        _run(*project, "down", "--volumes", **environ)
 
 
 @needs_compose
 @pytest.mark.skipif(docker_missing() is not None, reason=str(docker_missing()))
 def test_pidlease_alone() -> None:
-    with _up(build_image()) as (bootstrap, url):
+    with _up("pidlease.yml") as (bootstrap, url):
 
         def ready() -> bool:
             try:
@@ -134,6 +173,47 @@ def test_pidlease_alone() -> None:
         until(ready, "the server to be ready", 0.2)
         with BlockingProducer(bootstrap_servers=bootstrap, leases=url) as producer:
             assert producer.send_and_wait("t", b"1", partition=0).offset == 0
+
+
+@needs_compose
+@needs_kafka
+@pytest.mark.skipif(java_image_missing() is not None, reason=str(java_image_missing()))
+@pytest.mark.skipif(docker_missing() is not None, reason=str(docker_missing()))
+def test_in_front_of_kafka() -> None:
+    """All but Grafana, of which no image can be made: what its dashboard asks for is there."""
+    try:
+        images = {"KAFKA_IMAGE": kafka_image(), "PROMETHEUS_IMAGE": prometheus_image()}
+    except PrometheusUnavailableError as error:
+        pytest.skip(str(error))
+    (port,) = free_ports(1)
+    services = ("kafka", "pidlease", "producer", "prometheus")
+    prometheus = PrometheusApi(f"{LOOPBACK}:{port}")
+    with _up("kafka.yml", *services, PROMETHEUS_PORT=str(port), **images):
+
+        def appended() -> float:
+            try:
+                found = prometheus.query("sum(pidlease_batches_judged_total)")
+            except OSError:
+                return 0
+            return found[0][1] if found else 0
+
+        until(lambda: appended() > 0, "the first batches", 0.5)
+        seen = appended()
+        until(lambda: appended() > seen, "the dashboard to move", 0.5)
+        check_all(prometheus, asked("pidlease-overview"))
+        assert prometheus.rules()
+        until(lambda: all(each["health"] == "ok" for each in prometheus.rules()), "the rules", 0.5)
+        assert not prometheus.firing()
+
+
+def test_the_producer_ends_with_its_reader() -> None:
+    """Otherwise nothing restarts it: its container came up before the server."""
+    command = _services("kafka.yml")["producer"]["command"][0]
+    (script, reader) = command.replace("sleep 1", "sleep 0.1").split("|")
+    assert "pidlease produce" in reader
+    script = script.replace("pidlease status", "true")
+    done = subprocess.run(["sh", "-c", f"{script}| true"], timeout=120, check=False)
+    assert done.returncode == 0
 
 
 def test_variables_have_defaults() -> None:

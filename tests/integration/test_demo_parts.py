@@ -4,11 +4,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from deploy.demo import DemoError, clients, crashes
 from deploy.demo.clients import Client, Pace
@@ -302,6 +304,17 @@ def test_the_second_part_s_verdict() -> None:
 def test_the_second_part_s_verdict_can_fail(bad: Verdict, text: str) -> None:
     assert len(bad.problems()) == 1
     assert text in bad.problems()[0]
+
+
+def test_a_line_says_what_a_table_shows() -> None:
+    console = Console(file=StringIO(), width=120)
+    assert verdict(*ALL).conclude(console) == 0
+    assert isinstance(console.file, StringIO)
+    line, border, head, *_, summary = console.file.getvalue().splitlines()
+    assert line == "The records of one name over all its processes, and what the log has of them"
+    assert border.startswith("┏")
+    assert "out of order" in head
+    assert summary == verdict(*ALL).summary()
 
 
 def test_a_zookeeper_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

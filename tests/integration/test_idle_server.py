@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from tests.servers.pidlease import PidleaseServer
 
-#: Each takes memory and time of every start: 50 MB and half a second for pyarrow with numpy.
+#: Each takes memory and time of every start: 50 MB and half a second for pyarrow.
 NOT_IMPORTED = (
     "numpy",
     "pandas",

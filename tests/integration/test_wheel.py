@@ -15,7 +15,7 @@ from tests.servers.pidlease import PidleaseServer
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: What a producer does not need: 300 MB.
-_SERVER_ONLY = {"fastapi", "kazoo", "numpy", "pyarrow", "rich", "typer", "uvicorn", "uvloop"}
+_SERVER_ONLY = {"fastapi", "kazoo", "pyarrow", "rich", "typer", "uvicorn", "uvloop"}
 
 _PRODUCER = """
 import sys

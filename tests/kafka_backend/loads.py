@@ -7,10 +7,10 @@ from random import Random
 from typing import Any, Final
 
 from pidlease.testing.loopback_ports import LOOPBACK
+from tests.client.loads import Addresses
 from tests.crash.clients import _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
 from tests.http_api.appending import RAW, path_of, producer
-from tests.servers.pidlease import PidleaseServer
 
 _TIMEOUT_S: Final = 20.0
 _RETRY_S: Final = 0.05
@@ -21,7 +21,7 @@ _RETRIABLE: Final = (404, 421, 503)
 class HttpLoad(ClientThread[Ledger]):
     """One request behind the other for each partition, under policy epoch."""
 
-    def __init__(self, server: PidleaseServer, topic: str, partitions: int, random: Random) -> None:
+    def __init__(self, server: Addresses, topic: str, partitions: int, random: Random) -> None:
         super().__init__(Ledger("http"))
         self._server = server
         self._topic = topic

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -207,3 +208,5 @@ def test_http_by_any_server(pair: Pair) -> None:
     assert min(each["slots"] for each in shown["servers"]) > SLOTS // 4
     assert [each["responds"] for each in shown["servers"]] == [True, False]
     assert shown["partitions_without_owner"] == 0
+    owned = Counter(shown["slot_owners"])
+    assert owned == {each["node_id"]: each["slots"] for each in shown["servers"]}

@@ -19,6 +19,7 @@ from tests.mutants.mutant import (
 )
 
 _SEGMENT: Final = "pidlease/log/segments/segment.py"
+_SNAPSHOT_TABLES: Final = "pidlease/storage/snapshot_tables.py"
 _EMBEDDED: Final = "pidlease/log/segments/embedded_log.py"
 _SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
 _SEQUENCE: Final = "pidlease/coordination/file/file_sequence.py"
@@ -44,6 +45,27 @@ STORAGE: Final = (
         "pidlease/storage/snapshot_files.py",
         "        file.fsync()\n    finally:\n        file.close()\n    return rows",
         "    finally:\n        file.close()\n    return rows",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "packed states with another number of batches are packed alike",
+        _SNAPSHOT_TABLES,
+        "{name: values.take(_column(rows)) for name, values in column.items()}",
+        "column",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "numbers of a snapshot that do not fit are cut",
+        _SNAPSHOT_TABLES,
+        "        return values.cast(kind)\n",
+        "        return values.cast(kind, safe=False)\n",
+        (SNAPSHOTS,),
+    ),
+    Mutant(
+        "the batches of a packed state are stored in its order",
+        _SNAPSHOT_TABLES,
+        "begins[::-1])",
+        "begins)",
         (SNAPSHOTS,),
     ),
     Mutant(

@@ -104,8 +104,8 @@ UPSTREAM: Final = (
     Mutant(
         "CRCs of an older rule are compared",
         "pidlease/storage/snapshot_tables.py",
-        "            keeps_crcs = crcs_are_comparable or rules is KAFKA\n",
-        "            keeps_crcs = True\n",
+        "        keeps_crcs = crcs_are_comparable or rules is KAFKA\n",
+        "        keeps_crcs = True\n",
         ("tests/unit/storage/test_snapshots.py",),
     ),
     Mutant(

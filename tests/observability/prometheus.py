@@ -18,7 +18,46 @@ _START_S: Final = 30.0
 INTERVAL: Final = "1s"
 
 
-class Prometheus:
+class PrometheusApi:
+    """What a Prometheus answers over HTTP.
+
+    Parameters:
+        address: its HOST:PORT.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """The series of an expression as of now, with their values.
+
+        Raises:
+            RuntimeError: Prometheus does not take it.
+        """
+        found = self._get("query", query=expression)
+        if found["resultType"] == "scalar":
+            return [({}, float(found["result"][1]))]
+        return [(each["metric"], float(each["value"][1])) for each in found["result"]]
+
+    def firing(self) -> list[dict[str, Any]]:
+        """The alerts that fire: labels and annotations."""
+        alerts: list[dict[str, Any]] = self._get("alerts")["alerts"]
+        return [each for each in alerts if each["state"] == "firing"]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, and whether they could be evaluated."""
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, what: str, **parameters: str) -> Any:
+        url = f"http://{self.address}/api/v1/{what}?{urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+                return json.load(response)["data"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"{parameters}: {error.read().decode()}") from error
+
+
+class Prometheus(PrometheusApi):
     """Scrapes each second, from its start to its end.
 
     Parameters:
@@ -33,7 +72,7 @@ class Prometheus:
         self._folder = folder
         self._program = tool("prometheus")
         (port,) = free_ports(1)
-        self._address = f"{LOOPBACK}:{port}"
+        super().__init__(f"{LOOPBACK}:{port}")
         self._config: dict[str, Any] = {
             "global": {
                 "scrape_interval": INTERVAL,
@@ -57,7 +96,7 @@ class Prometheus:
         (self._folder / "prometheus.yml").write_text(json.dumps(self._config))
         command = [
             str(self._program), "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-            f"--web.listen-address={self._address}", "--log.level=warn",
+            f"--web.listen-address={self.address}", "--log.level=warn",
         ]  # fmt: skip
         self.process.start(command, os.environ)
         try:
@@ -70,37 +109,9 @@ class Prometheus:
     def __exit__(self, *_: object) -> None:
         self.process.kill9()
 
-    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """The series of an expression as of now, with their values.
-
-        Raises:
-            RuntimeError: Prometheus does not take it.
-        """
-        found = self._get("query", query=expression)
-        if found["resultType"] == "scalar":
-            return [({}, float(found["result"][1]))]
-        return [(each["metric"], float(each["value"][1])) for each in found["result"]]
-
-    def firing(self) -> list[dict[str, Any]]:
-        """The alerts that fire: labels and annotations."""
-        alerts: list[dict[str, Any]] = self._get("alerts")["alerts"]
-        return [each for each in alerts if each["state"] == "firing"]
-
-    def rules(self) -> list[dict[str, Any]]:
-        """All rules, and whether they could be evaluated."""
-        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
-
-    def _get(self, what: str, **parameters: str) -> Any:
-        url = f"http://{self._address}/api/v1/{what}?{urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
-                return json.load(response)["data"]
-        except urllib.error.HTTPError as error:
-            raise RuntimeError(f"{parameters}: {error.read().decode()}") from error
-
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=1) as response:
+            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=1) as response:
                 return bool(response.status == 200)
         except OSError:
             return False

@@ -26,7 +26,7 @@ from tests.observability.load import (
     lease,
     make_topic,
 )
-from tests.observability.prometheus import Prometheus
+from tests.observability.prometheus import Prometheus, PrometheusApi
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import in_front_of, not_started
 from tests.servers.spark import spark_missing
@@ -43,12 +43,12 @@ _UPSTREAM: Final = "pidlease-upstream"
 _WAIT_S: Final = 300.0
 
 
-def shows(prometheus: Prometheus, query: Asked) -> bool:
+def shows(prometheus: PrometheusApi, query: Asked) -> bool:
     """Whether a panel has a line with a number."""
     return any(not math.isnan(value) for _, value in prometheus.query(query.plain))
 
 
-def check_all(prometheus: Prometheus, wanted: Iterable[Asked]) -> None:
+def check_all(prometheus: PrometheusApi, wanted: Iterable[Asked]) -> None:
     """Wait until each query has shown something."""
     empty, deadline = list(wanted), time.monotonic() + _WAIT_S
     assert empty

@@ -45,3 +45,22 @@ export function chart(title, samples, series, unit, sampleSeconds) {
       "aria-label": `${title} of the last hour. ${said.join("; ")}`,
     }, shape("line", { class: "axis", x1: 0, x2: WIDTH, y1: HEIGHT - 1, y2: HEIGHT - 1 }), ...lines));
 }
+
+/** The slots of one owner among all, as marks on a line from slot 0 to the last. */
+export function slotLine(title, owners, owner, kind) {
+  const runs = [];
+  owners.forEach((each, slot) => {
+    if (each !== owner) return;
+    const last = runs.at(-1);
+    if (last && last[0] + last[1] === slot) last[1] += 1;
+    else runs.push([slot, 1]);
+  });
+  const marks = runs.map(([slot, length]) => `M${slot} 0h${length}v1h-${length}z`).join("");
+  const count = runs.reduce((sum, [, length]) => sum + length, 0);
+  return el("figure", { class: "slots" },
+    el("figcaption", {}, `${title}: ${number(count)} slots`),
+    shape("svg", {
+      viewBox: `0 0 ${owners.length} 1`, preserveAspectRatio: "none", role: "img",
+      "aria-label": `${title} has ${count} of ${owners.length} slots, in ${runs.length} parts`,
+    }, shape("path", { class: kind, d: marks })));
+}

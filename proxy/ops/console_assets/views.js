@@ -1,6 +1,6 @@
 // The views. Each is a function of the query and `get`, and returns its elements.
 
-import { chart } from "./charts.js";
+import { chart, slotLine } from "./charts.js";
 import {
   bytes, choice, el, field, fromNow, input, moment, number, table, tiles, viewLink,
 } from "./elements.js";
@@ -320,6 +320,46 @@ export async function refusals(query, get) {
       ["Details", eventText, "wide"],
     ], found.refusals),
     pages("refusals", query, "before", found.next),
+  ];
+}
+
+// ---------------------------------------------------------------------- servers
+
+const sharingState = (row) => (row.draining ? "hands its slots over"
+  : row.decides ? "divides the slots" : "serves");
+
+export async function servers(query, get) {
+  const found = await get("servers", {});
+  if (!found.shared) {
+    return [el("p", {}, "This server shares no Kafka cluster with others: it runs without --shared.")];
+  }
+  const owners = found.slot_owners;
+  const known = new Set(found.servers.map((row) => row.node_id));
+  const live = owners.map((owner) => (known.has(owner) ? owner : 0));
+  const without = live.filter((owner) => owner === 0).length;
+  return [
+    tiles([
+      ["Servers", number(found.servers.length)],
+      ["Slots", number(owners.length)],
+      ["Slots without owner", number(without), problemClass(without)],
+      ["Partitions without owner", number(found.partitions_without_owner),
+        problemClass(found.partitions_without_owner)],
+    ]),
+    el("h3", {}, "Servers"),
+    table("Active servers that share the Kafka cluster", [
+      ["Server", (row) => `${row.server}${row.responds ? " (this one)" : ""}`],
+      ["Node id", (row) => String(row.node_id)],
+      ["Kafka listener", (row) => row.kafka],
+      ["HTTP listener", (row) => row.http],
+      ["Slots", (row) => number(row.slots), "number"],
+      ["Partitions", (row) => number(row.partitions), "number"],
+      ["State", sharingState],
+    ], found.servers),
+    el("h3", {}, "Slots"),
+    ...found.servers.map((row) => slotLine(row.server, live, row.node_id, "owned")),
+    without ? slotLine("No server", live, 0, "unowned") : null,
+    el("p", { class: "quiet" }, "A partition belongs to a slot, and its slot's owner validates its "
+      + "batches. ", viewLink("partitions", {}, "Partitions"), " shows the owner of each."),
   ];
 }
 

@@ -31,6 +31,8 @@ _JVM_OPTIONS = (
 )
 _ANSWER_S = 2
 
+fetch_jars = _JARS.fetch
+
 
 def unavailable_reason() -> str | None:
     """Return why ZooKeeper cannot be started on this machine; None if it can."""

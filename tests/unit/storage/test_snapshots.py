@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -14,12 +15,12 @@ import pytest
 from crc32c import crc32c
 
 from pidlease.core.packed import Packed, pack, unpack
-from pidlease.core.pid import Policy, make_pid
+from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import RULES
 from pidlease.core.state import UNKNOWN_CRC, Appended, ProducerState
 from pidlease.storage.files import Files, read_file, write_aside
-from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, read_producers
+from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, producer_batches, read_producers
 from pidlease.storage.snapshots import (
     FORMAT_VERSION,
     LeaseRow,
@@ -118,6 +119,35 @@ def test_what_is_loaded_is_what_was_written(seed: int) -> None:
     snapshot = store.load(1)
     assert snapshot.manifest == manifest
     assert_equal(snapshot, content)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_table_has_the_states_as_the_formats_page_says(seed: int) -> None:
+    """Other programs read it: a row for each state, its batches from the oldest on."""
+    rows, _ = draw(seed)
+    found = [
+        row
+        for batch in producer_batches(rows, {}, NAMES)
+        for row in pa.Table.from_batches([batch]).to_pylist()
+    ]
+    expected = [
+        {
+            "pid": -1 if NAMES.name(pid) else pid,
+            "producer_id": NAMES.name(pid) or "",
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "generation": state.generation,
+            "high": state.high,
+            "lowest": state.lowest,
+            "batches": [batch._asdict() for batch in state.batches],
+            "arrival_ms": state.arrival_ms,
+        }
+        for partition, _, _, _, producers in rows
+        for pid, packed in producers.items()
+        for state in [unpack(RULES[Policy(pid >> POLICY_SHIFT)], packed)]
+    ]
+    key = itemgetter("topic", "partition", "pid", "producer_id")
+    assert sorted(found, key=key) == sorted(expected, key=key)
 
 
 def test_producer_ids_are_kept_and_not_the_numbers_that_stand_for_them() -> None:
@@ -407,15 +437,17 @@ def test_a_row_that_no_fold_makes_is_refused(column: str, value: object, message
         read_producers([table], [name], names)
 
 
-def test_pandas_is_not_loaded() -> None:
-    """Once a fault: pyarrow did, in the middle of the first snapshot, and held producers up."""
+def test_neither_pandas_nor_numpy_is_loaded() -> None:
+    """Once a fault: pyarrow loaded pandas in the first snapshot, and held producers up."""
     code = (
         "import sys\n"
+        "sys.modules['numpy'] = None\n"  # as where it is not installed: a server needs none
         "from pathlib import Path\n"
         "from pidlease.storage.snapshots import LeaseRow, SnapshotStore\n"
         "from tests.sim.files import SimFiles\n"
         "from tests.unit.storage.test_snapshots import FOLDER, draw\n"
         "sys.modules.pop('pandas', None)\n"
+        "assert sys.modules['numpy'] is None\n"
         "store = SnapshotStore(SimFiles(), FOLDER)\n"
         "store.write(0, *draw(3))\n"
         "store.load(1)\n"
