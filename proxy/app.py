@@ -101,7 +101,10 @@ class App:
         self._files: Files = real
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
-            lambda: Parts(self._backend, self._engine, self._listener),
+            lambda: Parts(
+                self._backend, self._engine, self._listener,
+                self._security.quotas if self._security is not None else None,
+            ),
         )  # fmt: skip
         self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
@@ -260,12 +263,15 @@ class App:
 
     async def _start_security(self) -> None:
         config = security_config(self._settings)
+        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
         if config.is_off:
+            if self._files.exists(folder / "quotas"):
+                _log.warning("no quota is in force: without TLS, logins and ACLs, clients have no"
+                             " names", file=str(folder / "quotas"))  # fmt: skip
             return
         # Here, because a server without security needs none of it.
         from proxy.security.security import Security  # noqa: PLC0415
 
-        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
         security = Security(config, self._files, folder)
         await security.start()
         self._security = security

@@ -159,6 +159,8 @@ def security_config(settings: Settings) -> SecurityConfig:
         login_bytes_max=settings.sasl_server_max_receive_bytes,
         tokens=_token_config(settings),
         audit_log=settings.audit_log,
+        quota_window_num=settings.quota_window_num,
+        quota_window_seconds=settings.quota_window_size_seconds,
     )
 
 

@@ -242,6 +242,10 @@ class Settings(BaseSettings):
     audit_log: Path | None = Field(
         None, description="file of logins, refusals and changes, as JSON lines"
     )
+    quota_window_num: int = Field(
+        11, ge=2, le=3600, description="samples of a quota's window; an idle client has one less"
+    )
+    quota_window_size_seconds: Seconds = Field(1.0, description="length of a sample")
 
     log: Literal["embedded", "kafka"] = Field(
         "embedded", description="log in the data directory, or in the Kafka cluster of --upstream"

@@ -82,6 +82,9 @@ class SecurityConfig:
         login_bytes_max: the largest request before the login.
         tokens: what tokens must be; None: there are no tokens.
         audit_log: the file; None: there is none.
+        quota_window_num: Kafka's number of samples; a client that was idle may use what its quota
+            allows in one sample less.
+        quota_window_seconds: Kafka's length of a sample.
     """
 
     kafka: ListenerSecurity = field(default_factory=ListenerSecurity)
@@ -97,6 +100,8 @@ class SecurityConfig:
     login_bytes_max: int = 64 << 10
     tokens: TokenConfig | None = None
     audit_log: Path | None = None
+    quota_window_num: int = 11
+    quota_window_seconds: float = 1.0
 
     @property
     def is_off(self) -> bool:

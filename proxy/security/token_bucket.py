@@ -1,0 +1,115 @@
+"""What a client may use at a rate: a bucket of tokens, which may owe some.
+
+A full bucket has the tokens of Kafka's quota window, `quota.window.num` - 1 samples of
+`quota.window.size.seconds`. So a client that was idle is throttled after the same use, and for the
+same time, as by Kafka's Rate: use / rate - window. Kafka forgets use that is older than its window;
+here a debt stays, so that to disconnect, and to come again, changes nothing.
+"""
+
+import asyncio
+from time import monotonic
+from typing import Final, Protocol
+
+#: The shortest time until waiting connections are looked at again.
+_WAKE_SECONDS_MIN: Final = 0.001
+
+
+class Waiter(Protocol):
+    """A connection that waits for a bucket."""
+
+    def quota_freed(self) -> None:
+        """Handle requests again."""
+
+
+class TokenBucket:
+    """The use of one client, or of all clients that share a quota.
+
+    Parameters:
+        rate: tokens a second.
+        window_seconds: how many seconds' tokens a full bucket has.
+    """
+
+    __slots__ = ("_at", "_balance", "_timer", "_window", "rate", "waiting")
+
+    def __init__(self, rate: float, window_seconds: float) -> None:
+        self.rate = rate
+        self._window: Final = window_seconds
+        self._balance = rate * window_seconds
+        self._at = monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Connections with a request that waits, in their order.
+        self.waiting: Final[dict[Waiter, None]] = {}
+
+    @property
+    def size(self) -> float:
+        """The tokens of a full bucket."""
+        return self.rate * self._window
+
+    def change_rate(self, rate: float) -> None:
+        """Count at another rate from now on; what is owed stays owed."""
+        self._fill(monotonic())
+        self.rate = rate
+        self._balance = min(self._balance, self.size)
+
+    def take(self, tokens: float, now: float) -> float:
+        """Take tokens; return in how many seconds nothing is owed.
+
+        Parameters:
+            now: by the monotonic clock.
+        """
+        self._fill(now)
+        self._balance -= tokens
+        return max(-self._balance / self.rate, 0.0)
+
+    def debt_seconds(self, now: float) -> float:
+        """Return in how many seconds nothing is owed."""
+        return self.take(0, now)
+
+    def is_overdrawn(self, now: float) -> bool:
+        """Whether more is owed than a full bucket has."""
+        return self.debt_seconds(now) > self._window
+
+    def is_full(self, now: float) -> bool:
+        """Whether the bucket is as a new one."""
+        self._fill(now)
+        return self._balance >= self.size and not self.waiting
+
+    def _fill(self, now: float) -> None:
+        if now > self._at:
+            self._balance = min(self._balance + (now - self._at) * self.rate, self.size)
+            self._at = now
+
+    # ------------------------------------------------------------------ waiting
+
+    def wait(self, waiter: Waiter) -> None:
+        """Call a connection when the bucket is not overdrawn any more, after earlier ones."""
+        self.waiting[waiter] = None
+        if self._timer is None:
+            self._wake_later()
+
+    def leave(self, waiter: Waiter) -> None:
+        """Call a connection no more."""
+        self.waiting.pop(waiter, None)
+
+    def release(self) -> None:
+        """Call all connections now: the quotas have changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = list(self.waiting)
+        self.waiting.clear()
+        for each in waiting:
+            each.quota_freed()
+
+    def _wake_later(self) -> None:
+        seconds = max(self.debt_seconds(monotonic()) - self._window, _WAKE_SECONDS_MIN)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        while self.waiting and not self.is_overdrawn(monotonic()):
+            waiter = next(iter(self.waiting))
+            del self.waiting[waiter]
+            waiter.quota_freed()
+        if self.waiting:
+            self._wake_later()
