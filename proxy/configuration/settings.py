@@ -156,6 +156,10 @@ class Settings(BaseSettings):
     http_listen: Address = Field(
         "127.0.0.1:8080", description="address for the HTTP API, health, metrics and status"
     )
+    metrics_listen: Address | None = Field(
+        None,
+        description="address for metrics and health alone; then /metrics is not on http_listen",
+    )
     console: bool = Field(
         default=True, description="serve the console, a page for operators, at / of the HTTP port"
     )
@@ -186,6 +190,10 @@ class Settings(BaseSettings):
     http_security_protocol: SecurityProtocol = Field(
         "PLAINTEXT",
         description="the same for the HTTP API; SASL_SSL: Basic, Bearer or a certificate",
+    )
+    metrics_security_protocol: SecurityProtocol = Field(
+        "PLAINTEXT",
+        description="the same for metrics_listen; PLAINTEXT: no rights needed",
     )
     ssl_certificate: Path | None = Field(
         None, description="certificate of the listeners, with its chain (PEM)"

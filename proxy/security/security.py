@@ -91,7 +91,7 @@ class Security:
                 written.
         """
         config = self.config
-        if config.tls_files is not None and (config.kafka.tls or config.http.tls):
+        if config.tls_files is not None and any(each.tls for each in config.listeners):
             self.certificates = await asyncio.to_thread(ServerCertificates, config.tls_files)
         try:
             await asyncio.to_thread(self.audit.start)

@@ -73,6 +73,7 @@ class SecurityConfig:
     """How the server is secured; by default, not at all.
 
     Attributes:
+        metrics: of the listener for metrics and health alone, if there is one.
         mechanisms: of SASL.
         tls_files: needed if a listener has TLS.
         mapping_rules: `ssl.principal.mapping.rules`.
@@ -89,6 +90,7 @@ class SecurityConfig:
 
     kafka: ListenerSecurity = field(default_factory=ListenerSecurity)
     http: ListenerSecurity = field(default_factory=ListenerSecurity)
+    metrics: ListenerSecurity = field(default_factory=ListenerSecurity)
     mechanisms: tuple[str, ...] = ()
     tls_files: TlsFiles | None = None
     mapping_rules: str = "DEFAULT"
@@ -106,4 +108,9 @@ class SecurityConfig:
     @property
     def is_off(self) -> bool:
         """Whether nothing is secured."""
-        return self.kafka.is_plain and self.http.is_plain and not self.acls
+        return all(each.is_plain for each in self.listeners) and not self.acls
+
+    @property
+    def listeners(self) -> tuple[ListenerSecurity, ...]:
+        """How each listener is secured."""
+        return self.kafka, self.http, self.metrics

@@ -50,10 +50,14 @@ class HttpAccess:
     Parameters:
         security: what the listeners share.
         rights: the matrix.
+        login: whether clients of this listener log in.
     """
 
-    def __init__(self, app: ASGIApp, security: Security, rights: RouteRights) -> None:
+    def __init__(
+        self, app: ASGIApp, security: Security, rights: RouteRights, *, login: bool
+    ) -> None:
         self._app: Final = app
+        self._login: Final = login
         self._security: Final = security
         self._rights: Final = rights
 
@@ -158,7 +162,7 @@ class HttpAccess:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) > 1 or any(len(each) > _CREDENTIALS_BYTES_MAX for each in given):
             return self._unknown(host, "", "more than one Authorization, or a long one")
-        if given and self._security.config.http.login:
+        if given and self._login:
             return await self._by_header(host, given[0].decode("latin-1"))
         certificate = scope.get("state", {}).get(PEER_CERTIFICATE)
         if certificate:
@@ -167,7 +171,7 @@ class HttpAccess:
             if user is None:
                 return self._unknown(host, "", f"no rule for the certificate of {name}")
             return _Known(Caller(principal_of(user), host))
-        if self._security.config.http.login:
+        if self._login:
             return self._unknown(host, "", "no Authorization")
         return _Known(Caller(ANONYMOUS, host))
 
