@@ -109,7 +109,7 @@ QUOTAS: Final = (
         _METER,
         "        if buckets.produced.is_overdrawn(now):\n",
         "        if seconds < 0:\n",
-        (f"{_HTTP_TESTS}::test_appends_at_once_are_bounded",),
+        (f"{_HTTP_TESTS}::test_appends_that_began_together_are_bounded",),
     ),
     Mutant(
         "a compressed body counts as it came",
@@ -123,13 +123,13 @@ QUOTAS: Final = (
         _METER,
         "                if seconds > 0 and not self._streams:\n",
         "                if seconds < 0 and not self._streams:\n",
-        (f"{_HTTP_TESTS}::test_reads_beyond_the_quota_are_refused",),
+        (f"{_HTTP_TESTS}::test_reads_that_began_together_are_bounded",),
     ),
     Mutant(
         "events do not wait",
         _METER,
         "                    await self._wait(check)\n",
         "                    check()\n",
-        (f"{_HTTP_TESTS}::test_events_wait",),
+        (f"{_HTTP_TESTS}::test_an_event_waits_until_what_is_owed_is_paid",),
     ),
 )

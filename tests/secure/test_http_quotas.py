@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import pytest
 
+from proxy.http.access.request_meter import RequestMeter
+from proxy.http.access.route_rights import Traffic
+from proxy.http.current_caller import QuotaExceededError
 from proxy.security.quota_rules import FETCHED_BYTES, PRODUCED_BYTES, REQUESTS, Entity, Quota
+from proxy.security.quotas import Quotas
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import fetched
@@ -119,6 +124,81 @@ async def test_appends_at_once_are_bounded(tmp_path: Path) -> None:
         assert partition.readable_end == len(stored)
 
 
+def _meters(count: int, traffic: Traffic, key: str) -> list[RequestMeter]:
+    """Requests of one client that have begun together, while it owed nothing."""
+    quotas = Quotas(10.0, 1.0)
+    quotas.replace({Entity("alice"): {key: 1000.0}})
+    found = [RequestMeter(quotas, "alice", traffic) for _ in range(count)]
+    for each in found:
+        each.begin()
+    return found
+
+
+async def test_appends_that_began_together_are_bounded() -> None:
+    """By a window's debt: 10,000 bytes from an idle start, and 10,000 owed."""
+    stored = 0
+    for each in _meters(20, "produced", PRODUCED_BYTES):
+        receive = each.receive(_chunk)
+        try:
+            await receive()
+        except QuotaExceededError:
+            continue
+        stored += 1
+    assert stored == 5
+
+
+async def _chunk() -> Any:
+    return {"type": "http.request", "body": b"x" * 4000, "more_body": False}
+
+
+async def test_reads_that_began_together_are_bounded() -> None:
+    """The response that finds a debt is replaced as a whole, by the refusal."""
+    sent: list[list[Any]] = []
+    for each in _meters(20, "fetched", FETCHED_BYTES):
+        messages: list[Any] = []
+        sent.append(messages)
+
+        async def send(message: Any, to: list[Any] = messages) -> None:
+            to.append(message)
+
+        counted = each.send({"type": "http"}, _chunk, send, lambda: None)
+        await counted({"type": "http.response.start", "status": 200, "headers": []})
+        for more in (True, False):
+            await counted({"type": "http.response.body", "body": b"x" * 4000, "more_body": more})
+    statuses = [messages[0]["status"] for messages in sent]
+    assert statuses == [200, 200] + 18 * [429]
+    assert all(len(messages) == 2 for messages in sent[2:])
+    assert b"x" * 4000 not in b"".join(each["body"] for each in sent[-1][1:])
+
+
+async def test_an_event_waits_until_what_is_owed_is_paid() -> None:
+    """And a client that loses its right while it waits gets nothing more."""
+    quotas = Quotas(0.1, 1.0)
+    quotas.replace({Entity("alice"): {FETCHED_BYTES: 100_000.0}})
+    meter = RequestMeter(quotas, "alice", "fetched")
+    sent: list[float] = []
+    revoked = False
+
+    async def send(_: Any) -> None:
+        sent.append(time.monotonic())
+
+    def check() -> None:
+        if revoked:
+            raise PermissionError
+
+    counted = meter.send({"type": "http"}, _chunk, send, check)
+    kind = (b"content-type", b"text/event-stream")
+    await counted({"type": "http.response.start", "status": 200, "headers": [kind]})
+    event = {"type": "http.response.body", "body": b"x" * 60_000, "more_body": True}
+    await counted(event)
+    await counted(event)
+    assert sent[2] - sent[1] >= 0.45
+    revoked = True
+    with pytest.raises(PermissionError):
+        await counted(event)
+    assert len(sent) == 3
+
+
 async def test_a_compressed_body_counts_as_what_is_stored(tmp_path: Path) -> None:
     slow = replace(_CONFIG, quota_window_seconds=10.0)
     async with (
@@ -137,8 +217,23 @@ async def test_a_compressed_body_counts_as_what_is_stored(tmp_path: Path) -> Non
 
 async def test_both_listeners_share_a_quota(tmp_path: Path) -> None:
     """What one client uses by HTTP it cannot use by Kafka's protocol, and the other way round."""
+    slow = replace(_CONFIG, quota_window_seconds=10.0)
     async with (
-        _limited(tmp_path, "alice", producer_byte_rate=_RATE, consumer_byte_rate=_RATE,
+        _limited(tmp_path, "alice", slow, producer_byte_rate=1000) as api,
+        api.client("alice") as http, await api.running.login("alice") as kafka,
+    ):  # fmt: skip
+        assert (await kafka.produce("t", batch([b"x" * 15_000]))).code == 0  # it owes 5 s
+        _is_refused(await http.post(_RECORDS, json=_sized(1)), PRODUCED_BYTES)
+        await _set(api, "alice", consumer_byte_rate=1000, request_rate=1000.0)
+        kafka.client_id = "another"
+        body = await kafka.call(FETCH, 11, **fetched([("t", 0, 0)]))
+        assert body.throttle_time.total_seconds() > 3
+        _is_refused(await http.get(f"{_RECORDS}?offset=0"), FETCHED_BYTES)
+        _is_refused(await http.get("/v1/stream/s?offset=-1"), FETCHED_BYTES)
+    other = tmp_path / "other"
+    other.mkdir()
+    async with (
+        _limited(other, "alice", producer_byte_rate=_RATE, consumer_byte_rate=_RATE,
                  request_rate=1000.0) as api,
         api.client("alice") as http, await api.running.login("alice") as kafka,
     ):  # fmt: skip
