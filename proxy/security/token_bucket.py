@@ -29,13 +29,13 @@ class TokenBucket:
         window_seconds: how many seconds' tokens a full bucket has.
     """
 
-    __slots__ = ("_at", "_balance", "_timer", "_window", "rate", "waiting")
+    __slots__ = ("_paid_at", "_timer", "_window", "rate", "waiting")
 
     def __init__(self, rate: float, window_seconds: float) -> None:
         self.rate = rate
         self._window: Final = window_seconds
-        self._balance = rate * window_seconds
-        self._at = monotonic()
+        #: When all that was taken is paid at the rate; a bucket is full a window after that.
+        self._paid_at = monotonic() - window_seconds
         self._timer: asyncio.TimerHandle | None = None
         #: Connections with a request that waits, in their order.
         self.waiting: Final[dict[Waiter, None]] = {}
@@ -47,9 +47,10 @@ class TokenBucket:
 
     def change_rate(self, rate: float) -> None:
         """Count at another rate from now on; what is owed stays owed."""
-        self._fill(monotonic())
+        now = monotonic()
+        seconds = (self._paid_at - now) * self.rate / rate
+        self._paid_at = now + max(seconds, -self._window)
         self.rate = rate
-        self._balance = min(self._balance, self.size)
 
     def take(self, tokens: float, now: float) -> float:
         """Take tokens; return in how many seconds nothing is owed.
@@ -57,27 +58,21 @@ class TokenBucket:
         Parameters:
             now: by the monotonic clock.
         """
-        self._fill(now)
-        self._balance -= tokens
-        return max(-self._balance / self.rate, 0.0)
+        # A bucket holds no more than a window's tokens.
+        self._paid_at = max(self._paid_at, now - self._window) + tokens / self.rate
+        return max(self._paid_at - now, 0.0)
 
     def debt_seconds(self, now: float) -> float:
         """Return in how many seconds nothing is owed."""
-        return self.take(0, now)
+        return max(self._paid_at - now, 0.0)
 
     def is_overdrawn(self, now: float) -> bool:
         """Whether more is owed than a full bucket has."""
-        return self.debt_seconds(now) > self._window
+        return self._paid_at - now > self._window
 
     def is_full(self, now: float) -> bool:
         """Whether the bucket is as a new one."""
-        self._fill(now)
-        return self._balance >= self.size and not self.waiting
-
-    def _fill(self, now: float) -> None:
-        if now > self._at:
-            self._balance = min(self._balance + (now - self._at) * self.rate, self.size)
-            self._at = now
+        return self._paid_at <= now - self._window and not self.waiting
 
     # ------------------------------------------------------------------ waiting
 

@@ -30,15 +30,15 @@ QUOTAS: Final = (
     Mutant(
         "a new connection has a large request free",
         _CONNECTION,
-        "        overdrawn = None if buckets is None else _overdrawn(buckets, header.api_key)\n",
-        "        overdrawn = None\n",
+        " else _overdrawn(buckets, header.api_key, now)\n",
+        " else None\n",
         (f"{_KAFKA_TESTS}::test_a_new_connection_has_no_request_free",),
     ),
     Mutant(
         "a large request is not counted when it begins",
         _CONNECTION,
-        "                buckets.produced.take(size, monotonic())\n",
-        "                buckets.produced.take(0, monotonic())\n",
+        "                buckets.produced.take(size, now)\n",
+        "                buckets.produced.take(0, now)\n",
         (f"{_KAFKA_TESTS}::test_many_large_requests_cannot_begin_at_once",),
     ),
     Mutant(

@@ -171,24 +171,24 @@ class MeteredConnection(KafkaConnection):
         if buckets is None:
             super()._take(frame)
             return
-        overdrawn = _overdrawn(buckets, header.api_key)
+        now = monotonic()
+        overdrawn = _overdrawn(buckets, header.api_key, now)
         if overdrawn is not None and self._put_back(frame):
             self._wait_for(overdrawn)
             return
         produced = 0 if counted else len(frame)
-        seconds = self._charge(buckets, header.api_key, produced)
+        seconds = self._charge(buckets, header.api_key, produced, now)
         super()._take(frame, MeteredSlot(self, len(frame), header, seconds))
 
-    def _charge(self, buckets: Buckets, api_key: int, size: int) -> float:
+    def _charge(self, buckets: Buckets, api_key: int, size: int, now: float) -> float:
         """Count a request; return for how long its client is throttled."""
-        now = monotonic()
         seconds = 0.0
         if buckets.requests is not None:
             # Bounded as Kafka's, so that heartbeats are late by little.
-            debt = min(buckets.requests.take(1, now), self._quotas.throttle_seconds_max)
+            debt = buckets.requests.take(1, now)
             if debt > 0:
-                seconds = debt
-                self.throttle(REQUESTS, debt)
+                seconds = min(debt, self._quotas.throttle_seconds_max)
+                self.throttle(REQUESTS, seconds)
         if buckets.produced is not None and api_key == API_PRODUCE:
             debt = buckets.produced.take(size, now)
             if debt > 0:
@@ -219,7 +219,8 @@ class MeteredConnection(KafkaConnection):
             super()._begin_large(size, body)
             return
         buckets = self.buckets(header.client_id)
-        overdrawn = None if buckets is None else _overdrawn(buckets, header.api_key)
+        now = monotonic()
+        overdrawn = None if buckets is None else _overdrawn(buckets, header.api_key, now)
         if overdrawn is not None:
             self._wait_for(overdrawn)
             return
@@ -227,7 +228,7 @@ class MeteredConnection(KafkaConnection):
         if self._frame is not None and buckets is not None and header.api_key == API_PRODUCE:
             # Now, so that a client cannot begin many at once.
             if buckets.produced is not None:
-                buckets.produced.take(size, monotonic())
+                buckets.produced.take(size, now)
             self._counted = True
 
     # ------------------------------------------------------------------ throttling
@@ -298,9 +299,8 @@ class MeteredConnection(KafkaConnection):
         super().connection_lost(exc)
 
 
-def _overdrawn(buckets: Buckets, api_key: int) -> "TokenBucket | None":
+def _overdrawn(buckets: Buckets, api_key: int, now: float) -> "TokenBucket | None":
     """Return the bucket that a request has to wait for."""
-    now = monotonic()
     if buckets.requests is not None and buckets.requests.is_overdrawn(now):
         return buckets.requests
     if (
