@@ -81,9 +81,10 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "stream_", "cors_", "console")),
-    ("Security", ("kafka_security_", "http_security_", "ssl_", "sasl_", "connections_max_reauth_",
-                  "acls", "super_", "allow_", "audit_", "insecure")),
+    ("Addresses", ("kafka_", "http_", "metrics_", "stream_", "cors_", "console")),
+    ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "sasl_",
+                  "connections_max_reauth_", "acls", "super_", "allow_", "audit_", "quota_",
+                  "insecure")),
     ("Kafka as the log", ("log", "upstream", "shared")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",

@@ -42,6 +42,7 @@ from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
+from proxy.http.errors import add_handlers
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
 from proxy.http.immediate_appends import ImmediateAppends
@@ -51,9 +52,9 @@ from proxy.log_output import write_repeats
 from proxy.metrics_registry import MetricsRegistry, Parts
 from proxy.ops.console_page import add_console_page
 from proxy.ops.http_metrics import HttpMetrics
-from proxy.ops.ops_api import ops_app
+from proxy.ops.ops_api import metrics_app, ops_app
 from proxy.ops.status_response import reason_of, replay_of
-from proxy.security.security_config import SECURITY_FOLDER, SecurityError
+from proxy.security.security_config import SECURITY_FOLDER, ListenerSecurity, SecurityError
 from proxy.service_manager import ServiceManager, ServiceState
 from proxy.settings_reload import apply, read_again
 
@@ -101,7 +102,10 @@ class App:
         self._files: Files = real
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
-            lambda: Parts(self._backend, self._engine, self._listener),
+            lambda: Parts(
+                self._backend, self._engine, self._listener,
+                self._security.quotas if self._security is not None else None,
+            ),
         )  # fmt: skip
         self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
@@ -113,8 +117,8 @@ class App:
         self._backend: Backend | None = None
         self._pool: IoPool | None = None
         self._coordinator_pool: IoPool | None = None
-        self._http: uvicorn.Server | None = None
-        self._http_task: asyncio.Task[None] | None = None
+        #: The servers of the HTTP listener, and of the one for metrics, with their tasks.
+        self._http: dict[uvicorn.Server, asyncio.Task[None]] = {}
         self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
         self._last_moment: threading.Timer | None = None
@@ -255,29 +259,35 @@ class App:
         self._engine.ready = True
         if self._manager is not None:
             self._manager.report(self._service_state())
-        _log.info("serving", version=__version__, kafka=self._settings.kafka_listen,
-                  http=self._settings.http_listen, data=str(self._settings.data_dir))  # fmt: skip
+        settings = self._settings
+        apart = {"metrics": settings.metrics_listen} if settings.metrics_listen is not None else {}
+        _log.info("serving", version=__version__, kafka=settings.kafka_listen,
+                  http=settings.http_listen, **apart, data=str(settings.data_dir))  # fmt: skip
 
     async def _start_security(self) -> None:
         config = security_config(self._settings)
+        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
         if config.is_off:
+            if self._files.exists(folder / "quotas"):
+                _log.warning("no quota is in force: without TLS, logins and ACLs, clients have no"
+                             " names", file=str(folder / "quotas"))  # fmt: skip
             return
         # Here, because a server without security needs none of it.
         from proxy.security.security import Security  # noqa: PLC0415
 
-        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
         security = Security(config, self._files, folder)
         await security.start()
         self._security = security
 
-    def _secure_http(self, app: FastAPI) -> None:
+    def _secure_http(self, app: FastAPI, listener: ListenerSecurity) -> None:
         if self._security is None:
             return
         from proxy.http.access.http_access import HttpAccess  # noqa: PLC0415
         from proxy.http.access.route_rights import RouteRights  # noqa: PLC0415
 
         rights = RouteRights(self._settings.stream_prefix)
-        wrap(app, partial(HttpAccess, security=self._security, rights=rights))
+        access = partial(HttpAccess, security=self._security, rights=rights, login=listener.login)
+        wrap(app, access)
 
     def _chosen_backend(self) -> type[Backend]:
         if self._settings.log != "kafka":
@@ -319,12 +329,10 @@ class App:
 
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")
-        app = ops_app(
-            lambda: self._engine,
-            self._started_ms,
-            self._metrics.scrape,
-            lambda: self._backend.waiting if self._backend is not None else "",
-        )
+        await self._start_metrics()
+        apart = self._settings.metrics_listen is not None
+        scrape = None if apart else self._metrics.scrape
+        app = ops_app(lambda: self._engine, self._started_ms, scrape, self._waiting)
         self._http_api = add_http_api(
             app, lambda: self._engine, lambda: self._topics, record_limits(self._settings),
             [each for each in self._settings.cors_origins.split(",") if each],
@@ -334,21 +342,42 @@ class App:
         if self._settings.console:
             add_console_page(app)
         self._http_api.start()
-        self._secure_http(app)
+        config = security_config(self._settings).http
+        self._secure_http(app, config)
         self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        security = self._security
         immediate = None
-        if security is None:  # it checks rights around the application
+        if self._security is None:  # it checks rights around the application
             immediate = ImmediateAppends(self._http_api.records, self._metrics.http.answered)
-        config = http_config(app, _HTTP_STOP_SECONDS, immediate)
-        if security is not None and security.config.http.tls and security.certificates is not None:
+        self._serve_http(http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners)
+
+    async def _start_metrics(self) -> None:
+        """Serve metrics and health on an address of their own, if there is one."""
+        address = self._settings.metrics_listen
+        if address is None:
+            return
+        listeners = bound_sockets(address, "--metrics-listen")
+        app = metrics_app(lambda: self._engine, self._metrics.scrape, self._waiting)
+        add_handlers(app)
+        config = security_config(self._settings).metrics
+        if not config.is_plain:
+            self._secure_http(app, config)
+        self._serve_http(http_config(app, _HTTP_STOP_SECONDS), config, listeners)
+
+    def _serve_http(
+        self, config: uvicorn.Config, listener: ListenerSecurity, sockets: list[socket]
+    ) -> None:
+        security = self._security
+        if listener.tls and security is not None and security.certificates is not None:
             config.load()
             config.ssl = security.certificates.context
-        self._http = uvicorn.Server(config)
+        server = uvicorn.Server(config)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
-        self._http_task = asyncio.create_task(self._http._serve(listeners))
+        self._http[server] = asyncio.create_task(server._serve(sockets))
+
+    def _waiting(self) -> str:
+        return self._backend.waiting if self._backend is not None else ""
 
     def _reload(self) -> None:
         """Read the settings again after SIGHUP, in a thread."""
@@ -400,10 +429,11 @@ class App:
     async def _stop_http(self) -> None:
         if self._http_api is not None:
             await self._http_api.disconnect()
-        if self._http is not None and self._http_task is not None:
-            self._http.should_exit = True
+        for server in self._http:
+            server.should_exit = True
+        for task in self._http.values():
             with suppress(asyncio.CancelledError):
-                await self._http_task
+                await task
 
 
 def _raise_open_files() -> None:

@@ -5,7 +5,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -25,6 +25,9 @@ from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.listener_metrics import forward_metrics, listener_metrics
 from proxy.ops.http_metrics import HttpCounts
 
+if TYPE_CHECKING:
+    from proxy.security.quotas import Quotas
+
 _LAG_LOOK_SECONDS: Final = 0.05
 #: How long a scrape waits for the disk's free space; then it reports the previous value.
 _DISK_SECONDS: Final = 1.0
@@ -36,6 +39,7 @@ class Parts(NamedTuple):
     backend: Backend | None
     engine: Engine | None
     listener: KafkaListener | None
+    quotas: "Quotas | None" = None
 
 
 class _Collected(Collector):
@@ -110,7 +114,7 @@ class MetricsRegistry:
         )
 
     def _parts(self) -> Iterator[Metric]:
-        backend, engine, listener = self._now()
+        backend, engine, listener, quotas = self._now()
         if backend is not None and (state := backend.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
@@ -121,3 +125,6 @@ class MetricsRegistry:
             yield from forward_metrics(engine.counts)
         if listener is not None:
             yield from listener_metrics(listener)
+        if quotas is not None:
+            yield metrics.QUOTA_THROTTLES.rows(quotas.throttles.items())
+            yield metrics.QUOTA_THROTTLED_SECONDS.rows(quotas.throttled.items())

@@ -60,6 +60,7 @@ class Problem(enum.Enum):
     NOT_OWNER = 421, "Another server serves this Kafka cluster"
     IDEMPOTENCY_KEY_REUSED = 422, "The Idempotency-Key was used for another request"
     UNREADABLE_RECORDS = 422, "The batch cannot be read as records"
+    QUOTA_EXCEEDED = 429, "The client has used more than its quota"
     INTERNAL_ERROR = 500, "The server failed"
     LOG_DAMAGED = 500, "The log is damaged there"
     NOT_READY = 503, "The server is not ready"

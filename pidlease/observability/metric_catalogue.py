@@ -266,6 +266,15 @@ KAFKA_PAUSED = _define(
     "gauge", "pidlease_kafka_paused_connections",
     "Connections not being read: the log or the client is slow, or memory is short.",
 )  # fmt: skip
+QUOTA_THROTTLES = _define(
+    "counter", "pidlease_quota_throttles",
+    "How often a client was throttled, or refused with 429, because of a quota.",
+    "quota", "listener",
+)  # fmt: skip
+QUOTA_THROTTLED_SECONDS = _define(
+    "counter", "pidlease_quota_throttled_seconds",
+    "Seconds for which clients were throttled because of quotas.", "quota", "listener",
+)  # fmt: skip
 KAFKA_MEMORY = _define(
     "gauge", "pidlease_kafka_memory_bytes", "Memory held by requests and responses."
 )

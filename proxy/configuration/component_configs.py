@@ -106,8 +106,13 @@ def check_exposure(settings: Settings) -> None:
         DataFolderError: other machines could connect, or clients could not.
     """
     security = security_config(settings)
-    for name, listener in (("kafka_listen", security.kafka), ("http_listen", security.http)):
-        host, _ = split_address(getattr(settings, name))
+    listeners = {"kafka_listen": security.kafka, "http_listen": security.http}
+    if settings.metrics_listen is not None:
+        listeners["metrics_listen"] = security.metrics
+    addresses: dict[str, str] = {}
+    for name, listener in listeners.items():
+        address = getattr(settings, name)
+        host, _ = split_address(address)
         logs_in = listener.tls and (listener.login or settings.ssl_client_auth == "required")
         if (
             host not in ("localhost", "::1")
@@ -121,10 +126,12 @@ def check_exposure(settings: Settings) -> None:
                 f" login by TLS there; say --{option} SASL_SSL, listen on 127.0.0.1, or say"
                 " --insecure"
             )
-    if settings.kafka_listen == settings.http_listen:
-        raise DataFolderError(
-            f"--kafka-listen and --http-listen are both {settings.http_listen}; give each its own"
-        )
+        if address in addresses:
+            raise DataFolderError(
+                f"--{addresses[address]} and --{name.replace('_', '-')} are both {address}; give"
+                " each its own"
+            )
+        addresses[address] = name.replace("_", "-")
     listen, _ = split_address(settings.kafka_listen)
     if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
         raise DataFolderError(
@@ -141,15 +148,21 @@ def security_config(settings: Settings) -> SecurityConfig:
     """
     kafka = _listener_security(settings.kafka_security_protocol)
     http = _listener_security(settings.http_security_protocol)
-    if settings.http_security_protocol == "SASL_PLAINTEXT":
-        raise DataFolderError(
-            "--http-security-protocol SASL_PLAINTEXT would send passwords in clear; say SASL_SSL"
-        )
+    metrics = _listener_security(settings.metrics_security_protocol)
+    for name in ("http", "metrics"):
+        if getattr(settings, f"{name}_security_protocol") == "SASL_PLAINTEXT":
+            raise DataFolderError(
+                f"--{name}-security-protocol SASL_PLAINTEXT would send passwords in clear; say"
+                " SASL_SSL"
+            )
+    if settings.metrics_listen is None and not metrics.is_plain:
+        raise DataFolderError("--metrics-security-protocol needs --metrics-listen")
     return SecurityConfig(
         kafka=kafka,
         http=http,
+        metrics=metrics,
         mechanisms=_mechanisms(settings) if kafka.login else (),
-        tls_files=_tls_files(settings) if kafka.tls or http.tls else None,
+        tls_files=_tls_files(settings) if kafka.tls or http.tls or metrics.tls else None,
         mapping_rules=settings.ssl_principal_mapping_rules,
         acls=settings.acls == "file",
         super_users=tuple(filter(None, settings.super_users.split(";"))),
@@ -159,6 +172,8 @@ def security_config(settings: Settings) -> SecurityConfig:
         login_bytes_max=settings.sasl_server_max_receive_bytes,
         tokens=_token_config(settings),
         audit_log=settings.audit_log,
+        quota_window_num=settings.quota_window_num,
+        quota_window_seconds=settings.quota_window_size_seconds,
     )
 
 

@@ -156,6 +156,10 @@ class Settings(BaseSettings):
     http_listen: Address = Field(
         "127.0.0.1:8080", description="address for the HTTP API, health, metrics and status"
     )
+    metrics_listen: Address | None = Field(
+        None,
+        description="address for metrics and health alone; then /metrics is not on http_listen",
+    )
     console: bool = Field(
         default=True, description="serve the console, a page for operators, at / of the HTTP port"
     )
@@ -186,6 +190,10 @@ class Settings(BaseSettings):
     http_security_protocol: SecurityProtocol = Field(
         "PLAINTEXT",
         description="the same for the HTTP API; SASL_SSL: Basic, Bearer or a certificate",
+    )
+    metrics_security_protocol: SecurityProtocol = Field(
+        "PLAINTEXT",
+        description="the same for metrics_listen; PLAINTEXT: no rights needed",
     )
     ssl_certificate: Path | None = Field(
         None, description="certificate of the listeners, with its chain (PEM)"
@@ -242,6 +250,10 @@ class Settings(BaseSettings):
     audit_log: Path | None = Field(
         None, description="file of logins, refusals and changes, as JSON lines"
     )
+    quota_window_num: int = Field(
+        11, ge=2, le=3600, description="samples of a quota's window; an idle client has one less"
+    )
+    quota_window_size_seconds: Seconds = Field(1.0, description="length of a sample")
 
     log: Literal["embedded", "kafka"] = Field(
         "embedded", description="log in the data directory, or in the Kafka cluster of --upstream"

@@ -1,5 +1,6 @@
 """The client of the present HTTP request, for routes with rights that depend on the body."""
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
@@ -11,14 +12,34 @@ class NotAuthorizedError(Exception):
     """The client has no right to what it asks for."""
 
 
+class QuotaExceededError(Exception):
+    """The client owes more than its quota allows.
+
+    Parameters:
+        quota: the key.
+        seconds: in how many the client owes nothing.
+    """
+
+    def __init__(self, quota: str, seconds: float) -> None:
+        super().__init__(f"the client has used more than its quota {quota}")
+        self.seconds: Final = seconds
+
+
 class HttpCaller(NamedTuple):
-    """A client, and what decides about its rights."""
+    """A client, and what decides about its rights.
+
+    Attributes:
+        authorizer: None: all is allowed.
+        count_produced: counts bytes for the client's quota; it raises an error if there are too
+            many.
+    """
 
     caller: Caller
-    authorizer: Authorizer
+    authorizer: Authorizer | None
+    count_produced: Callable[[int], None]
 
 
-#: None: all is allowed.
+#: None: all is allowed, and nothing is counted.
 CALLER: Final[ContextVar[HttpCaller | None]] = ContextVar("caller", default=None)
 
 
@@ -29,7 +50,9 @@ def require(*alternatives: Right) -> None:
         NotAuthorizedError: it has none of them.
     """
     current = CALLER.get()
-    if current is not None and not current.authorizer.permits(current.caller, *alternatives):
+    if current is None or current.authorizer is None:
+        return
+    if not current.authorizer.permits(current.caller, *alternatives):
         raise NotAuthorizedError(no_right_to(alternatives[0]))
 
 
@@ -43,9 +66,23 @@ def no_right_to(right: Right) -> str:
 def may_see(topic: str) -> bool:
     """Whether the client may see a topic in a list."""
     current = CALLER.get()
-    return current is None or current.authorizer.allows(
-        current.caller, Right(Operation.DESCRIBE, ResourceKind.TOPIC, topic)
-    )
+    if current is None or current.authorizer is None:
+        return True
+    right = Right(Operation.DESCRIBE, ResourceKind.TOPIC, topic)
+    return current.authorizer.allows(current.caller, right)
+
+
+def count_batch(body_bytes: int, batch_bytes: int) -> None:
+    """Count for the client's quota by how much a batch is larger than the body that it is made of.
+
+    The body is counted already. It may be compressed, and the batch is not.
+
+    Raises:
+        QuotaExceededError: the client owes more than it may.
+    """
+    current = CALLER.get()
+    if current is not None and batch_bytes > body_bytes:
+        current.count_produced(batch_bytes - body_bytes)
 
 
 def require_lease(name: str | None, topic: str) -> None:

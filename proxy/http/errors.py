@@ -1,5 +1,6 @@
 """Makes error responses, as problem documents that name the invalid field of the request."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -37,7 +38,7 @@ from pidlease.engine.topics.topic_table import (
 )
 from pidlease.http_api.problems import MEDIA_TYPE, Problem, ProblemAnswer
 from pidlease.storage.errors import LogStoppedError, NotOwnerError
-from proxy.http.current_caller import NotAuthorizedError
+from proxy.http.current_caller import NotAuthorizedError, QuotaExceededError
 
 #: How long a client should wait after a 503, in seconds.
 RETRY_AFTER_SECONDS: Final = 1
@@ -144,6 +145,19 @@ def refusal(
     return JSONResponse(content, problem.status, found, media_type=MEDIA_TYPE)
 
 
+async def _exceeded(_: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, QuotaExceededError):
+        raise TypeError("the handler of another error")
+    return too_much_used(error)
+
+
+def too_much_used(error: QuotaExceededError) -> JSONResponse:
+    """Return the response to a client that owes something."""
+    seconds = max(math.ceil(error.seconds), 1)
+    detail = f"{error}; try again in {seconds} s"
+    return refusal(Problem.QUOTA_EXCEEDED, detail, headers={"Retry-After": str(seconds)})
+
+
 def _allowed(request: Request) -> list[str]:
     """Return the methods that a path supports: each may have a route of its own."""
     return [
@@ -192,5 +206,6 @@ def add_handlers(app: FastAPI) -> None:
         problem, field = problem_of(error)
         return refusal(problem, str(error), field)
 
+    app.add_exception_handler(QuotaExceededError, _exceeded)
     for kind in REFUSALS:
         app.add_exception_handler(kind, refused)

@@ -36,7 +36,7 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.http.current_caller import require_create
+from proxy.http.current_caller import count_batch, require_create
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.record_pages import Page, Reads
@@ -188,6 +188,7 @@ class RecordRoutes:
             body = await read_body(request.receive, announced, self.bytes_max, held)
             batch = await self.maker.make(build, body, named, self.service().engine.pool)
             held.more(len(batch.data))
+            count_batch(len(body), len(batch.data))
             # The server may be stopping, or the topic deleted since.
             service = self.service()
             number = partition

@@ -432,9 +432,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._buffer[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
 
-    def _take(self, frame: bytearray) -> None:
-        """Handle one request."""
-        slot = Slot(self, 0, len(frame))
+    def _take(self, frame: bytearray, slot: Slot | None = None) -> None:
+        """Handle one request.
+
+        Parameters:
+            slot: gets the response; None: a usual one.
+        """
+        if slot is None:
+            slot = Slot(self, 0, len(frame))
         self._slots.append(slot)
         try:
             if self.repeated is None or not self.repeated.handle(slot, frame):

@@ -1,4 +1,7 @@
-"""The operators' routes of the HTTP port: /healthz, /readyz, /metrics, /v1/status."""
+"""The operators' routes of the HTTP port, or of a port for some of them alone.
+
+They are /healthz, /readyz, /metrics, /v1/status and /v1/servers.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -29,22 +32,23 @@ _NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def ops_app(  # noqa: C901 - a function for each route
-    engine: Callable[[], Engine | None],
-    started_ms: int,
-    scrape: Callable[[], Awaitable[bytes]],
-    waiting: Callable[[], str],
+#: Returns the metrics in Prometheus's text format.
+Scrape = Callable[[], Awaitable[bytes]]
+
+
+def metrics_app(
+    engine: Callable[[], Engine | None], scrape: Scrape, waiting: Callable[[], str]
 ) -> FastAPI:
-    """Make the HTTP application.
+    """Make the application of a port for metrics and health alone; parameters as of `ops_app`."""
+    app = FastAPI(title="pidlease", version=__version__, openapi_url=None)
+    _add_health(app, engine, waiting)
+    _add_metrics(app, scrape)
+    return app
 
-    Parameters:
-        engine: returns the engine; None while there is none yet.
-        started_ms: when the process started, in ms since 1970.
-        scrape: returns the metrics in Prometheus's text format.
-        waiting: why the start waits for something else; empty: it does not.
-    """
-    app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
 
+def _add_health(
+    app: FastAPI, engine: Callable[[], Engine | None], waiting: Callable[[], str]
+) -> None:
     # Load balancers may probe by HEAD.
     @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", tags=["operations"], operation_id="get_health")
@@ -70,6 +74,8 @@ def ops_app(  # noqa: C901 - a function for each route
             found["replay"] = replay_of(current)
         return found
 
+
+def _add_metrics(app: FastAPI, scrape: Scrape) -> None:
     @app.get(
         "/metrics", tags=["operations"], operation_id="get_metrics", response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
@@ -77,6 +83,26 @@ def ops_app(  # noqa: C901 - a function for each route
     async def metrics() -> Response:
         """Return the metrics in Prometheus's text format."""
         return Response(await scrape(), media_type=CONTENT_TYPE_LATEST)
+
+
+def ops_app(
+    engine: Callable[[], Engine | None],
+    started_ms: int,
+    scrape: Scrape | None,
+    waiting: Callable[[], str],
+) -> FastAPI:
+    """Make the HTTP application.
+
+    Parameters:
+        engine: returns the engine; None while there is none yet.
+        started_ms: when the process started, in ms since 1970.
+        scrape: returns the metrics; None: they have a port of their own.
+        waiting: why the start waits for something else; empty: it does not.
+    """
+    app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
+    _add_health(app, engine, waiting)
+    if scrape is not None:
+        _add_metrics(app, scrape)
 
     @app.get("/v1/status", tags=["operations"], operation_id="get_status", responses=_NOT_READY)
     async def status(response: Response) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from proxy.security.entry_file import EntryKind
+
 #: A name, a principal's name or a host that stands for all.
 ANY_NAME: Final = "*"
 #: The one resource of kind CLUSTER.
@@ -219,3 +221,7 @@ def _covers(deny: Acl, allow: Acl) -> bool:
     if deny.pattern is Pattern.PREFIXED:
         return allow.name != ANY_NAME and allow.name.startswith(deny.name)
     return deny.name == allow.name and allow.pattern is Pattern.LITERAL
+
+
+#: The file of the ACLs.
+ACL_FILE: Final = EntryKind("acls", "ACLs", 20_000, acl_from, fields_of)

@@ -1,7 +1,7 @@
 """What the listeners share for authentication and authorisation, kept up to date.
 
-A task looks at the files once a second: users, ACLs, and certificates. A changed file is read in a
-thread; one that is broken changes nothing.
+A task looks at the files once a second: users, ACLs, quotas, and certificates. A changed file is
+read in a thread; one that is broken changes nothing.
 """
 
 import asyncio
@@ -13,12 +13,14 @@ from typing import Final
 import structlog
 
 from pidlease.storage.files import Files
-from proxy.security.acl_file import AclFile, AclFileError
-from proxy.security.acls import Acl
+from proxy.security.acls import ACL_FILE, Acl
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer
 from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.password_check import PasswordCheck
+from proxy.security.quota_rules import QUOTA_FILE, Quota, QuotaError, Rules, rules_of
+from proxy.security.quotas import Quotas
 from proxy.security.scram_credentials import Credential, CredentialFile, Credentials, StandIns
 from proxy.security.security_config import SecurityConfig, SecurityError
 from proxy.security.server_certificates import ServerCertificates
@@ -43,7 +45,7 @@ def user_of(principal: str) -> str:
 
 
 class Security:
-    """Users, certificates, ACLs and the audit log of a server.
+    """Users, certificates, ACLs, quotas and the audit log of a server.
 
     Parameters:
         folder: `security` of the data directory.
@@ -69,8 +71,13 @@ class Security:
             else None
         )
         self.on_users_removed: Final[list[Callable[[frozenset[str]], None]]] = []
+        self.quotas: Final = Quotas(
+            (config.quota_window_num - 1) * config.quota_window_seconds,
+            throttle_seconds_max=config.quota_window_seconds,
+        )
         self._users: Final = CredentialFile(files, folder)
-        self._acls: Final = AclFile(files, folder)
+        self._acls: Final = EntryFile(files, folder, ACL_FILE)
+        self._quotas: Final = EntryFile(files, folder, QUOTA_FILE)
         self._changing: Final = asyncio.Lock()
         self._marks: dict[Path, object] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -80,10 +87,11 @@ class Security:
 
         Raises:
             CertificateError: a certificate cannot be used.
-            SecurityError: the users or the ACLs cannot be read, or the audit log not written.
+            SecurityError: the users, the ACLs or the quotas cannot be read, or the audit log not
+                written.
         """
         config = self.config
-        if config.tls_files is not None and (config.kafka.tls or config.http.tls):
+        if config.tls_files is not None and any(each.tls for each in config.listeners):
             self.certificates = await asyncio.to_thread(ServerCertificates, config.tls_files)
         try:
             await asyncio.to_thread(self.audit.start)
@@ -91,7 +99,8 @@ class Security:
             self.credentials = await asyncio.to_thread(self._users.read)
             if self.authorizer is not None:
                 self.authorizer.replace(await asyncio.to_thread(self._acls.read))
-        except (OSError, AclFileError) as error:
+            self.quotas.replace(await asyncio.to_thread(self._read_quotas))
+        except (OSError, EntryFileError) as error:
             raise SecurityError(str(error)) from error
         self._watching = asyncio.create_task(self._watch())
 
@@ -122,13 +131,26 @@ class Security:
         """Replace the ACLs durably by those that a function returns.
 
         Raises:
-            AclFileError: the file is broken now, or there would be too many.
+            EntryFileError: the file is broken now, or there would be too many.
             OSError: the ACLs may have been changed or not.
         """
         async with self._changing:
             changed = await asyncio.to_thread(self._acls.change, alter)
             if self.authorizer is not None:
                 self.authorizer.replace(changed)
+
+    async def change_quotas(self, alter: Callable[[Rules], Iterable[Quota]]) -> None:
+        """Replace the quotas durably by those that a function returns.
+
+        Raises:
+            EntryFileError: the file is broken now, or there would be too many.
+            OSError: the quotas may have been changed or not.
+        """
+        async with self._changing:
+            changed = await asyncio.to_thread(
+                self._quotas.change, lambda quotas: alter(self._rules(quotas))
+            )
+            self.quotas.replace(rules_of(changed))
 
     # ------------------------------------------------------------------ changes of files
 
@@ -148,8 +170,15 @@ class Security:
                 try:
                     self.authorizer.replace(await asyncio.to_thread(self._acls.read))
                     _log.info("ACLs reloaded", entries=len(self.authorizer.acls))
-                except AclFileError as error:
+                except EntryFileError as error:
                     _log.error("the ACLs were not reloaded; the previous ones stay in force",
+                               error=str(error))  # fmt: skip
+            if self._quotas.path in changed:
+                try:
+                    self.quotas.replace(await asyncio.to_thread(self._read_quotas))
+                    _log.info("quotas reloaded", entities=len(self.quotas.rules))
+                except EntryFileError as error:
+                    _log.error("the quotas were not reloaded; the previous ones stay in force",
                                error=str(error))  # fmt: skip
             if self.certificates is not None and changed.intersection(self.certificates.paths):
                 await asyncio.to_thread(self.certificates.reload)
@@ -161,10 +190,24 @@ class Security:
 
     def _present_marks(self) -> dict[Path, object]:
         """Return what changes when a file is changed. Blocks."""
-        paths = [self._users.path, self._acls.path]
+        paths = [self._users.path, self._acls.path, self._quotas.path]
         if self.certificates is not None:
             paths += self.certificates.paths
         return {path: _mark(path) for path in paths}
+
+    def _read_quotas(self) -> Rules:
+        return self._rules(self._quotas.read())
+
+    def _rules(self, quotas: Iterable[Quota]) -> Rules:
+        """Return quotas by entity.
+
+        Raises:
+            EntryFileError: the file has two lines of an entity.
+        """
+        try:
+            return rules_of(quotas)
+        except QuotaError as error:
+            raise EntryFileError(f"{self._quotas.path}: {error}") from None
 
     def _use(self, credentials: Credentials) -> None:
         before = {user for user, _ in self.credentials}

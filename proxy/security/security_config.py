@@ -73,6 +73,7 @@ class SecurityConfig:
     """How the server is secured; by default, not at all.
 
     Attributes:
+        metrics: of the listener for metrics and health alone, if there is one.
         mechanisms: of SASL.
         tls_files: needed if a listener has TLS.
         mapping_rules: `ssl.principal.mapping.rules`.
@@ -82,10 +83,14 @@ class SecurityConfig:
         login_bytes_max: the largest request before the login.
         tokens: what tokens must be; None: there are no tokens.
         audit_log: the file; None: there is none.
+        quota_window_num: Kafka's number of samples; a client that was idle may use what its quota
+            allows in one sample less.
+        quota_window_seconds: Kafka's length of a sample.
     """
 
     kafka: ListenerSecurity = field(default_factory=ListenerSecurity)
     http: ListenerSecurity = field(default_factory=ListenerSecurity)
+    metrics: ListenerSecurity = field(default_factory=ListenerSecurity)
     mechanisms: tuple[str, ...] = ()
     tls_files: TlsFiles | None = None
     mapping_rules: str = "DEFAULT"
@@ -97,8 +102,15 @@ class SecurityConfig:
     login_bytes_max: int = 64 << 10
     tokens: TokenConfig | None = None
     audit_log: Path | None = None
+    quota_window_num: int = 11
+    quota_window_seconds: float = 1.0
 
     @property
     def is_off(self) -> bool:
         """Whether nothing is secured."""
-        return self.kafka.is_plain and self.http.is_plain and not self.acls
+        return all(each.is_plain for each in self.listeners) and not self.acls
+
+    @property
+    def listeners(self) -> tuple[ListenerSecurity, ...]:
+        """How each listener is secured."""
+        return self.kafka, self.http, self.metrics

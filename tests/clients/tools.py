@@ -17,6 +17,7 @@ _WARNINGS: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _TOOLS: Final = "org.apache.kafka.tools"
 #: The scripts of a Kafka distribution, and the classes behind them.
 _CLASSES: Final = {
+    "kafka-acls": f"{_TOOLS}.AclCommand",
     "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
     "kafka-cluster": f"{_TOOLS}.ClusterTool",
     "kafka-configs": "kafka.admin.ConfigCommand",

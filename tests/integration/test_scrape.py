@@ -18,7 +18,9 @@ SEVERAL = (
     "pidlease_partitions_taken_over", "pidlease_partitions_handed_over",
     "pidlease_takeover_seconds",
 )  # fmt: skip
-ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_", *SEVERAL)
+#: Those of servers with logins or ACLs.
+SECURED = ("pidlease_quota_throttles", "pidlease_quota_throttled_seconds")
+ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_", *SEVERAL, *SECURED)
 
 
 def work(server: PidleaseServer) -> None:

@@ -47,12 +47,14 @@ class WireClient:
 
     Attributes:
         timeout_s: an answer takes so long at most.
+        client_id: which its requests give.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self.timeout_s = _TIMEOUT_S
+        self.client_id: str | None = "wire-test"
         self._correlation = 0
         self._sent: list[tuple[int, int, int]] = []
 
@@ -78,7 +80,8 @@ class WireClient:
         """Send a request without waiting; its correlation id."""
         self._correlation += 1
         self._sent.append((key, version, self._correlation))
-        self.send_frame(encode_request(key, version, values, self._correlation))
+        frame = encode_request(key, version, values, self._correlation, self.client_id)
+        self.send_frame(frame)
         return self._correlation
 
     async def receive_frame(self) -> bytes:

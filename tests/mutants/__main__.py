@@ -16,6 +16,7 @@ from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.idempotency_mutants import IDEMPOTENCY
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
+from tests.mutants.quota_mutants import QUOTAS
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.security_mutants import SECURITY
 from tests.mutants.sharing_mutants import SHARING
@@ -25,7 +26,7 @@ from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
-    *STREAMS, *IDEMPOTENCY, *SECURITY,
+    *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
 )  # fmt: skip
 
 

@@ -19,8 +19,30 @@ _RULES: Final = "tests/secure/test_acl_rules.py"
 _RENEWAL: Final = "tests/secure/test_login_renewal.py"
 _CLIENT: Final = "pidlease/kafka/client"
 _TOKENS: Final = "tests/secure/test_tokens.py"
+_METRICS: Final = "tests/integration/test_metrics_listener.py"
 
 SECURITY: Final = (
+    Mutant(
+        "metrics stay on the listener of clients",
+        "proxy/app.py",
+        "        scrape = None if apart else self._metrics.scrape\n",
+        "        scrape = None if apart and False else self._metrics.scrape\n",
+        (f"{_METRICS}::test_metrics_leave_the_listener_of_clients",),
+    ),
+    Mutant(
+        "the address of metrics wants no login",
+        "proxy/app.py",
+        "        if not config.is_plain:\n",
+        "        if not config.is_plain and not self._security:\n",
+        (f"{_METRICS}::test_beside_secured_listeners",),
+    ),
+    Mutant(
+        "metrics are open to other machines",
+        "proxy/configuration/component_configs.py",
+        '        listeners["metrics_listen"] = security.metrics\n',
+        "        pass\n",
+        ("tests/secure/test_settings_checked.py::test_contradictions",),
+    ),
     Mutant(
         "requests are served before a login",
         _CONNECTION,

@@ -84,6 +84,9 @@ REQUESTS: Final[Mapping[int, dict[str, Any]]] = {
         "principal": "User:mallory", "host": "*", "operation": 3, "permission_type": 3}]},
     api.API_DELETE_ACLS: {"filters": [_FILTER]},
     api.API_DESCRIBE_CLIENT_QUOTAS: {},
+    api.API_ALTER_CLIENT_QUOTAS: {"entries": [
+        {"entity": [{"entity_type": "user", "entity_name": "bob"}],
+         "ops": [{"key": "request_rate", "value": 5.0}]}]},
     api.API_DESCRIBE_USER_SCRAM_CREDENTIALS: {"users": None},
     api.API_ALTER_USER_SCRAM_CREDENTIALS: {
         "deletions": [{"name": "bob", "mechanism": 1}], "upsertions": []},

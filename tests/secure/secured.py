@@ -13,8 +13,8 @@ from scramp import ScramClient
 
 from pidlease.storage.files import RealFiles
 from pidlease.testing.loopback_ports import LOOPBACK
-from proxy.security.acl_file import AclFile
-from proxy.security.acls import Acl, Operation, Pattern, Permission, ResourceKind
+from proxy.security.acls import ACL_FILE, Acl, Operation, Pattern, Permission, ResourceKind
+from proxy.security.entry_file import EntryFile
 from proxy.security.scram_credentials import CredentialFile, credential_for
 from proxy.security.security import Security
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
@@ -44,7 +44,7 @@ def allow(
 
 def write_acls(folder: Path, *acls: Acl) -> None:
     """Replace the file of the ACLs, as an operator does."""
-    AclFile(RealFiles(), folder / "security").change(lambda _: acls)
+    EntryFile(RealFiles(), folder / "security", ACL_FILE).change(lambda _: acls)
 
 
 def write_users(folder: Path, *users: str) -> None:

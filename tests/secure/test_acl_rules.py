@@ -5,10 +5,18 @@ from pathlib import Path
 import pytest
 
 from pidlease.storage.files import RealFiles
-from proxy.security.acl_file import AclFile, AclFileError
-from proxy.security.acls import Acl, AclIndex, Operation, Pattern, Permission, ResourceKind
+from proxy.security.acls import (
+    ACL_FILE,
+    Acl,
+    AclIndex,
+    Operation,
+    Pattern,
+    Permission,
+    ResourceKind,
+)
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer, Caller, Right
+from proxy.security.entry_file import EntryFile, EntryFileError
 from tests.secure.secured import allow
 
 _OP, _T, _X = Operation, ResourceKind.TOPIC, ResourceKind.TRANSACTIONAL_ID
@@ -117,7 +125,7 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_file_keeps_comments_and_entries(tmp_path: Path) -> None:
-    file = AclFile(RealFiles(), tmp_path / "security")
+    file = EntryFile(RealFiles(), tmp_path / "security", ACL_FILE)
     assert file.read() == frozenset()
     entry = allow("alice", _OP.READ, _T, "ö", pattern=_PREFIXED, host=_HOST)
     file.change(lambda _: [entry])
@@ -141,11 +149,11 @@ _GOOD = '{"principal": "User:a", "operation": "read", "kind": "topic", "name": "
     _GOOD.replace("}", ', "pattern": "prefixed"}').replace('"t"', '"*"'), "[" * 100_000,
 ])  # fmt: skip
 def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
-    file = AclFile(RealFiles(), tmp_path)
+    file = EntryFile(RealFiles(), tmp_path, ACL_FILE)
     file.path.write_text(f"{_GOOD}\n{line}\n")
-    with pytest.raises(AclFileError, match="line 2"):
+    with pytest.raises(EntryFileError, match="line 2"):
         file.read()
-    with pytest.raises(AclFileError, match="line 2"):
+    with pytest.raises(EntryFileError, match="line 2"):
         file.change(lambda acls: acls)
     file.path.write_text(f"{_GOOD}\n")
     assert file.read() == {allow("a", _OP.READ, _T, "t")}

@@ -68,7 +68,9 @@ async def _api(folder: Path, config: SecurityConfig, *acls: Acl) -> AsyncIterato
         server = running.server
         server.engine.ready = True
         app = _app(server.engine, server.topics)
-        wrap(app, partial(HttpAccess, security=running.security, rights=RouteRights("/v1/stream")))
+        access = partial(HttpAccess, security=running.security, rights=RouteRights("/v1/stream"),
+                         login=config.http.login)  # fmt: skip
+        wrap(app, access)
         yield Api(running, app)
 
 

@@ -21,6 +21,7 @@ from proxy.kafka.served_versions import _FORWARDED, SERVED_VERSIONS
 from proxy.security.acls import Acl, Operation, Permission, ResourceKind
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer, Caller
+from proxy.security.quotas import Quotas
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
 from tests.kafka_listener.messages import decode_response, encode_request
 from tests.secure.rights_requests import GROUP, ID, REQUESTS, TOPIC
@@ -66,11 +67,12 @@ NEEDS: Final[dict[int, tuple[int, list[tuple[Operation, ResourceKind, str]]]]] =
     api.API_CREATE_ACLS: (31, [(_OP.ALTER, _C, _CLUSTER)]),
     api.API_DELETE_ACLS: (31, [(_OP.ALTER, _C, _CLUSTER)]),
     api.API_DESCRIBE_CLIENT_QUOTAS: (31, [(_OP.DESCRIBE_CONFIGS, _C, _CLUSTER)]),
+    api.API_ALTER_CLIENT_QUOTAS: (31, [(_OP.ALTER_CONFIGS, _C, _CLUSTER)]),
     api.API_DESCRIBE_USER_SCRAM_CREDENTIALS: (31, [(_OP.DESCRIBE, _C, _CLUSTER)]),
     api.API_ALTER_USER_SCRAM_CREDENTIALS: (31, [(_OP.ALTER, _C, _CLUSTER)]),
 }  # fmt: skip
 _LISTS: Final = (api.API_LIST_GROUPS, api.API_LIST_TRANSACTIONS)
-_OWN: Final = frozenset((29, 30, 31, 48, 50, 51))
+_OWN: Final = frozenset((29, 30, 31, 48, 49, 50, 51))
 _LOGIN: Final = ListenerSecurity(login=True)
 VERSIONS: Final = secured_versions({**_FORWARDED, **SERVED_VERSIONS}, login=True, acls=True)
 _CASES: Final = [
@@ -132,7 +134,8 @@ def _apis(*acls: Acl, audit: AuditLog | None = None) -> tuple[SecuredApis, _Inne
     security: Any = SimpleNamespace(
         config=SecurityConfig(kafka=_LOGIN, acls=True), authorizer=authorizer, audit=log,
         credentials={("bob", "SCRAM-SHA-256"): SimpleNamespace(iterations=4096)},
-        change_acls=change, change_users=change, changed=changed,
+        change_acls=change, change_users=change, change_quotas=change, changed=changed,
+        quotas=Quotas(10.0, 1.0),
     )  # fmt: skip
     engine: Any = SimpleNamespace(topics={TOPIC: SimpleNamespace(name=TOPIC, topic_id="")},
                                   awaited={}, topics_version=1)  # fmt: skip

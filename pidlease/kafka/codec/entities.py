@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.kafka.codec.primitives import MalformedError, Reader
+from pidlease.kafka.codec.primitives import FLOAT64, MalformedError, Reader
 from pidlease.kafka.codec.time_slices import TimeSlices
 
 _Read = Callable[[Reader], Any]
@@ -243,6 +243,7 @@ _PRIMITIVES: Final[dict[str, _Read]] = {
     "int16": partial(_signed, 2),
     "int32": partial(_signed, 4),
     "int64": partial(_signed, 8),
+    "float64": lambda reader: FLOAT64.unpack(reader.take(8))[0],
     "uint16": lambda reader: int.from_bytes(reader.take(2), "big"),
     "bool": lambda reader: reader.take(1) != b"\0",
     "uuid": _uuid,

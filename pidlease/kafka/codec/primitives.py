@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
+FLOAT64: Final = struct.Struct(">d")
 _HEADER: Final = struct.Struct(">hhih")
 
 

@@ -1,4 +1,4 @@
-"""Lets only known clients with the needed rights through to the HTTP application.
+"""Lets only known clients with the needed rights through to the HTTP application, within quotas.
 
 A client is known by Basic (RFC 7617), by Bearer (RFC 6750), or by its certificate. The decision is
 made again while a response goes out: a stream that was revoked ends.
@@ -12,14 +12,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.http_api.problems import Problem
+from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights
-from proxy.http.current_caller import CALLER, HttpCaller, no_right_to
-from proxy.http.errors import refusal
+from proxy.http.current_caller import CALLER, HttpCaller, QuotaExceededError, no_right_to
+from proxy.http.errors import refusal, too_much_used
 from proxy.http.http_protocol import PEER_CERTIFICATE
 from proxy.security.authorizer import Caller
 from proxy.security.certificate_names import distinguished_name
 from proxy.security.password_check import TooManyLoginsError
-from proxy.security.security import ANONYMOUS, Security, principal_of
+from proxy.security.security import ANONYMOUS, Security, principal_of, user_of
 from proxy.security.token_validator import TokenError
 
 _FOREVER: Final = float("inf")
@@ -49,10 +50,14 @@ class HttpAccess:
     Parameters:
         security: what the listeners share.
         rights: the matrix.
+        login: whether clients of this listener log in.
     """
 
-    def __init__(self, app: ASGIApp, security: Security, rights: RouteRights) -> None:
+    def __init__(
+        self, app: ASGIApp, security: Security, rights: RouteRights, *, login: bool
+    ) -> None:
         self._app: Final = app
+        self._login: Final = login
         self._security: Final = security
         self._rights: Final = rights
 
@@ -75,7 +80,9 @@ class HttpAccess:
             await self._refused(scope, known, "no rule")(scope, receive, send)
             return
         rule, match = found
-        await self._serve(scope, receive, send, known, rule.needs(match, scope))
+        user = user_of(known.caller.principal)
+        meter = RequestMeter(self._security.quotas, user, rule.traffic)
+        await self._serve(scope, receive, send, known, rule.needs(match, scope), meter)
 
     async def _public(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a path for everyone: the status alone, if its body has names of topics."""
@@ -94,24 +101,39 @@ class HttpAccess:
         await JSONResponse({"status": state}, status)(scope, receive, send)
 
     async def _serve(
-        self, scope: Scope, receive: Receive, send: Send, known: _Known, needs: Needs
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        known: _Known,
+        needs: Needs,
+        meter: RequestMeter,
     ) -> None:
         authorizer = self._security.authorizer
+        try:
+            meter.begin()
+        except QuotaExceededError as error:
+            await too_much_used(error)(scope, receive, send)
+            return
         if authorizer is not None:
             for alternatives in needs:
                 if not authorizer.permits(known.caller, *alternatives):
                     refused = refusal(Problem.NOT_AUTHORIZED, no_right_to(alternatives[0]))
                     await refused(scope, receive, send)
                     return
-        token = CALLER.set(HttpCaller(known.caller, authorizer) if authorizer else None)
+        token = CALLER.set(HttpCaller(known.caller, authorizer, meter.count_produced))
 
-        async def checked(message: Message) -> None:
+        def check() -> None:
             if not self._is_valid(known, needs):
                 raise _RevokedError
+
+        async def checked(message: Message) -> None:
+            check()
             await send(message)
 
         try:
-            await self._app(scope, receive, checked)
+            counted = meter.send(scope, receive, checked, check)
+            await self._app(scope, meter.receive(receive), counted)
         except _RevokedError:
             # uvicorn closes the connection, because its response is not complete.
             self._audit(known.caller, scope, "revoked")
@@ -140,7 +162,7 @@ class HttpAccess:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) > 1 or any(len(each) > _CREDENTIALS_BYTES_MAX for each in given):
             return self._unknown(host, "", "more than one Authorization, or a long one")
-        if given and self._security.config.http.login:
+        if given and self._login:
             return await self._by_header(host, given[0].decode("latin-1"))
         certificate = scope.get("state", {}).get(PEER_CERTIFICATE)
         if certificate:
@@ -149,7 +171,7 @@ class HttpAccess:
             if user is None:
                 return self._unknown(host, "", f"no rule for the certificate of {name}")
             return _Known(Caller(principal_of(user), host))
-        if self._security.config.http.login:
+        if self._login:
             return self._unknown(host, "", "no Authorization")
         return _Known(Caller(ANONYMOUS, host))
 

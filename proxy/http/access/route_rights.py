@@ -1,8 +1,8 @@
 """The matrix of rights of the HTTP routes. A route without a row here is refused to all."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 from starlette.types import Scope
@@ -11,6 +11,8 @@ from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
 
+#: What the bytes of a request, or of its response, count for.
+Traffic = Literal["", "produced", "fetched"]
 #: Several needs, each with alternatives.
 Needs = Sequence[tuple[Right, ...]]
 
@@ -24,6 +26,7 @@ class RouteRule(NamedTuple):
         needs: what a request needs, by its path's groups and its scope.
         public: whether the path needs no login.
         in_route: what the route checks itself, since it depends on the body; for people.
+        traffic: for which quota bytes count.
     """
 
     methods: tuple[str, ...]
@@ -31,6 +34,7 @@ class RouteRule(NamedTuple):
     needs: Callable[[re.Match[str], Scope], Needs]
     public: bool = False
     in_route: str = ""
+    traffic: Traffic = ""
 
 
 def _none(_: re.Match[str], __: Scope) -> Needs:
@@ -90,16 +94,18 @@ _RULES: Final = (
     RouteRule(("PATCH",), _path("/v1/topics/([^/]+)/settings"), _topic(_ALTER)),
     RouteRule(("GET",), _path("/v1/topics/([^/]+)/partitions"), _topic(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/topics/([^/]+)/partitions/[^/]+/records"),
-              _topic(Operation.READ)),
+              _topic(Operation.READ), traffic="fetched"),
     RouteRule(("POST",), _path("/v1/topics/([^/]+)/(?:partitions/[^/]+/)?records"),
-              _topic(Operation.WRITE), in_route="Create where the topic would be created"),
+              _topic(Operation.WRITE), in_route="Create where the topic would be created",
+              traffic="produced"),
     RouteRule(("GET",), _path("/v1/topic-defaults"), _cluster(Operation.DESCRIBE_CONFIGS)),
     RouteRule(("PATCH",), _path("/v1/topic-defaults"), _cluster(_ALTER)),
 )  # fmt: skip
 
-_OF_STREAMS: Final = {
-    "GET": Operation.READ, "HEAD": Operation.DESCRIBE, "POST": Operation.WRITE,
-    "PUT": Operation.CREATE, "DELETE": Operation.DELETE,
+_OF_STREAMS: Final[Mapping[str, tuple[Operation, Traffic]]] = {
+    "GET": (Operation.READ, "fetched"), "HEAD": (Operation.DESCRIBE, ""),
+    "POST": (Operation.WRITE, "produced"), "PUT": (Operation.CREATE, "produced"),
+    "DELETE": (Operation.DELETE, ""),
 }  # fmt: skip
 
 
@@ -114,8 +120,9 @@ class RouteRights:
         streams = _path(re.escape(stream_prefix) + "/(.*)")
         rules = [
             RouteRule((method,), streams, _stream(operation),
-                      in_route="Write for the first values; Read on the stream to fork")
-            for method, operation in _OF_STREAMS.items()
+                      in_route="Write for the first values; Read on the stream to fork",
+                      traffic=traffic)
+            for method, (operation, traffic) in _OF_STREAMS.items()
         ]  # fmt: skip
         self.rules: Final = (*rules, *_RULES)
 

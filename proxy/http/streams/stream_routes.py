@@ -33,7 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
-from proxy.http.current_caller import require
+from proxy.http.current_caller import count_batch, require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
@@ -355,6 +355,7 @@ class StreamRoutes:
             values, size, send.headers(), named, records.service().engine.pool
         )
         held.more(len(data))
+        count_batch(size, len(data))
         # The server may be stopping, or the topic deleted since.
         service = records.service()
         if stream.partition.gone:

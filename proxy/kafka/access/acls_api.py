@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import API_CREATE_ACLS, API_DELETE_ACLS, API_DESCRIBE_ACLS
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
-from proxy.security.acl_file import AclFileError
 from proxy.security.acls import (
     ANY_NAME,
     FILTER_ANY,
@@ -26,6 +25,7 @@ from proxy.security.acls import (
     checked,
 )
 from proxy.security.authorizer import Caller
+from proxy.security.entry_file import EntryFileError
 from proxy.security.security import Security
 
 _NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
@@ -170,7 +170,7 @@ class AclsApi:
         """Change the entries; return the error, or None."""
         try:
             await self._security.change_acls(alter)
-        except (OSError, AclFileError) as error:
+        except (OSError, EntryFileError) as error:
             _log.error("a change of the ACLs was not stored", error=str(error))
             return ErrorCode.unknown_server_error, _NOT_STORED
         return None

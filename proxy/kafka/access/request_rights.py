@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import (
     API_ADD_OFFSETS_TO_TXN,
     API_ADD_PARTITIONS_TO_TXN,
+    API_ALTER_CLIENT_QUOTAS,
     API_ALTER_CONFIGS,
     API_ALTER_USER_SCRAM_CREDENTIALS,
     API_API_VERSIONS,
@@ -353,6 +354,7 @@ RULES: Final[Mapping[int, Rule]] = {
     API_CREATE_ACLS: _of_cluster(Operation.ALTER),
     API_DELETE_ACLS: _of_cluster(Operation.ALTER),
     API_DESCRIBE_CLIENT_QUOTAS: _of_cluster(Operation.DESCRIBE_CONFIGS),
+    API_ALTER_CLIENT_QUOTAS: _of_cluster(Operation.ALTER_CONFIGS),
     API_DESCRIBE_USER_SCRAM_CREDENTIALS: _of_cluster(Operation.DESCRIBE),
     API_ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(Operation.ALTER),
 }  # fmt: skip

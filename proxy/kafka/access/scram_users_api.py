@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (50), AlterUserScramCredentials (51), DescribeClientQuotas (48).
+"""DescribeUserScramCredentials (50), AlterUserScramCredentials (51).
 
-Source: KIP-554. `kafka-configs.sh --entity-type users` sends them; quotas there are none.
+Source: KIP-554. `kafka-configs.sh --entity-type users` sends them.
 """
 
 from collections import Counter
@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 
 from pidlease.kafka.api import (
     API_ALTER_USER_SCRAM_CREDENTIALS,
-    API_DESCRIBE_CLIENT_QUOTAS,
     API_DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
 from pidlease.kafka.codec.messages import Response
@@ -148,10 +147,3 @@ class ScramUsersApi:
                 "change", *caller, "SET_USER" if user in upserted else "REMOVE_USER",
                 principal_of(user), code.name,
             )  # fmt: skip
-
-
-async def describe_quotas(_: Caller, header: RequestHeader, request: Any) -> bytes:  # noqa: ARG001 - as the others
-    """Return no quotas: `kafka-configs.sh` asks for them together with users."""
-    return Response(API_DESCRIBE_CLIENT_QUOTAS, header.version).encode(
-        header.correlation_id, error_code=ErrorCode.none, error_message=None, entries=()
-    )

@@ -14,8 +14,9 @@ from pidlease.kafka.api import API_API_VERSIONS, API_SASL_AUTHENTICATE, API_SASL
 from pidlease.kafka.codec.messages import api_name
 from pidlease.kafka.codec.primitives import MalformedError, read_request_header
 from pidlease.observability.repeated_lines import LINES
+from proxy.kafka.access.metered_connection import MeteredConnection
 from proxy.kafka.access.sasl_login import LoggedIn, LoginState, SaslLogin
-from proxy.kafka.client_connection import Handler, KafkaConnection
+from proxy.kafka.client_connection import Handler, Slot
 from proxy.security.authorizer import Caller
 from proxy.security.certificate_names import distinguished_name
 from proxy.security.security import ANONYMOUS, Security, principal_of
@@ -40,7 +41,7 @@ class LoginHandler(Handler, Protocol):
         """Note that a connection's client is known now."""
 
 
-class SecureConnection(KafkaConnection):
+class SecureConnection(MeteredConnection):
     """A connection with a login.
 
     Parameters:
@@ -48,16 +49,14 @@ class SecureConnection(KafkaConnection):
         security: what the listeners share.
 
     Attributes:
-        caller: the client, once it is known.
         began: when the connection began, by the monotonic clock.
     """
 
     def __init__(self, handler: LoginHandler, security: Security) -> None:
-        super().__init__(handler)
+        super().__init__(handler, security.quotas)
         self._listener: Final = handler
         self._security: Final = security
         self.login: Final = SaslLogin(security, self)
-        self.caller: Caller | None = None
         self.began: Final = monotonic()
         #: Whether the client logged in with a password.
         self.has_password = False
@@ -116,7 +115,7 @@ class SecureConnection(KafkaConnection):
     # ------------------------------------------------------------------ requests
 
     @override
-    def _take(self, frame: bytearray) -> None:
+    def _take(self, frame: bytearray, slot: Slot | None = None) -> None:
         if not self._open or self.last_read >= self._expires:
             try:
                 key = read_request_header(frame).api_key
@@ -126,7 +125,7 @@ class SecureConnection(KafkaConnection):
                 self._refuse_key(key)
                 self.budget.release(len(frame))
                 return
-        super()._take(frame)
+        super()._take(frame, slot)
 
     def begin_exchange(self) -> None:
         """Accept only the steps of a login until it is complete."""

@@ -57,6 +57,7 @@ class SecureListener(KafkaListener):
         self._security: Final = security
         self._unknown: OrderedDict[SecureConnection, None] = OrderedDict()
         security.on_users_removed.append(self._close_users)
+        security.quotas.on_change.append(self._quotas_changed)
         if security.authorizer is not None:
             security.authorizer.on_change.append(self._rights_changed)
 
@@ -140,3 +141,7 @@ class SecureListener(KafkaListener):
     def _rights_changed(self) -> None:
         for connection in self.connections:
             cast(SecureConnection, connection).end_poll()
+
+    def _quotas_changed(self) -> None:
+        for connection in list(self.connections):
+            cast(SecureConnection, connection).quotas_changed()

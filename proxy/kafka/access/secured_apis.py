@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.kafka.api import (
+    API_ALTER_CLIENT_QUOTAS,
     API_ALTER_USER_SCRAM_CREDENTIALS,
     API_CREATE_ACLS,
     API_DELETE_ACLS,
@@ -38,6 +39,8 @@ from pidlease.kafka.codec.messages import (
 )
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from proxy.kafka.access.acls_api import AclsApi
+from proxy.kafka.access.metered_connection import MeteredSlot
+from proxy.kafka.access.quotas_api import QuotasApi
 from proxy.kafka.access.refused_responses import (
     element_class,
     refused_response,
@@ -53,7 +56,7 @@ from proxy.kafka.access.request_rights import (
     create_rights,
 )
 from proxy.kafka.access.rewritten_slot import RewrittenSlot
-from proxy.kafka.access.scram_users_api import ScramUsersApi, describe_quotas
+from proxy.kafka.access.scram_users_api import ScramUsersApi
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.cluster_api import ClusterApi
@@ -83,7 +86,10 @@ _LOGIN_VERSIONS: Final[Versions] = {
     API_SASL_AUTHENTICATE: (0, 2),
     API_DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
     API_ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
+}
+_QUOTA_VERSIONS: Final[Versions] = {
     API_DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    API_ALTER_CLIENT_QUOTAS: (0, 1),
 }
 _ACL_VERSIONS: Final[Versions] = {
     API_DESCRIBE_ACLS: (1, 3),
@@ -98,7 +104,7 @@ def secured_versions(versions: Versions, *, login: bool, acls: bool) -> dict[int
     Parameters:
         versions: those without.
     """
-    found = dict(versions)
+    found = {**versions, **_QUOTA_VERSIONS}
     if login:
         found |= _LOGIN_VERSIONS
     if acls:
@@ -182,11 +188,12 @@ class SecuredApis:
         self._describing: Final = ClusterApi(config, advertised(self.versions))
         self.api_versions = self._describing.api_versions
         self.produce = inner.produce
-        users, acl_api = ScramUsersApi(security), AclsApi(security)
+        users, acl_api, quotas = ScramUsersApi(security), AclsApi(security), QuotasApi(security)
         self._own: Final = {
             API_DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
             API_ALTER_USER_SCRAM_CREDENTIALS: users.alter,
-            API_DESCRIBE_CLIENT_QUOTAS: describe_quotas,
+            API_DESCRIBE_CLIENT_QUOTAS: quotas.describe,
+            API_ALTER_CLIENT_QUOTAS: quotas.alter,
             API_DESCRIBE_ACLS: acl_api.describe,
             API_CREATE_ACLS: acl_api.create,
             API_DELETE_ACLS: acl_api.delete,
@@ -223,6 +230,10 @@ class SecuredApis:
             raise MalformedError(f"API {header.api_key} has no rule of rights")
         if rule.anyone:
             return self._inner.answer(slot, header, frame)
+        if header.api_key == API_FETCH and isinstance(slot, MeteredSlot):
+            nothing = slot.bound_fetch(frame)
+            if nothing is not None:
+                return nothing
         if self._authorizer is None:
             if header.api_key in self._own:
                 # Without ACLs, only a super user may change users.
