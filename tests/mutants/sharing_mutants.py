@@ -25,7 +25,55 @@ _NAMED: Final = "pidlease/engine/named_leases.py"
 _LEASES: Final = "pidlease/engine/leases/leases.py"
 _SLOTS: Final = "pidlease/core/slots.py"
 
+_SUPERVISOR: Final = "proxy/workers/supervisor.py"
+_WORKER_PROCESS: Final = "proxy/workers/worker_process.py"
+_SUPERVISED: Final = "tests/integration/test_supervisor.py"
+
 SHARING: Final = (
+    Mutant(
+        "workers outlive a supervisor that is killed",
+        _WORKER_PROCESS,
+        "        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
+        "",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that ends again and again is started again at once",
+        _WORKER_PROCESS,
+        "        self._failures += 1\n",
+        "        self._failures = 1\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "workers are stopped all at once",
+        _SUPERVISOR,
+        "                self._await_end(each, wake)\n",
+        "        for each in reversed(self._workers):\n"
+        "            if each.runs:\n"
+        "                self._await_end(each, wake)\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "the service manager hears of a start when the first worker serves",
+        _SUPERVISOR,
+        "            started=self._complete,\n",
+        "            started=serving > 0,\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that hangs is left alone",
+        _SUPERVISOR,
+        "                worker.send(signal.SIGKILL)\n            return\n",
+        "                pass\n            return\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that cannot start is started again and again",
+        _SUPERVISOR,
+        "        if code == _CANNOT_START and not served and not self._complete:\n",
+        "        if False:\n",
+        (_SUPERVISED,),
+    ),
     Mutant(
         "the fences of names are not read after a writer is taken",
         _KAFKA_WRITERS,
