@@ -31,6 +31,13 @@ _SUPERVISED: Final = "tests/integration/test_supervisor.py"
 
 SHARING: Final = (
     Mutant(
+        "several servers start in front of a Kafka that reports no writers",
+        "proxy/backends/shared_partitions.py",
+        "        if found[broker] is False:\n",
+        "        if False:\n",
+        ("tests/unit/test_brokers_checked.py",),
+    ),
+    Mutant(
         "workers outlive a supervisor that is killed",
         _WORKER_PROCESS,
         "        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
