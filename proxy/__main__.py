@@ -29,7 +29,7 @@ class _Commands(LazyCommands):
         "consume": "proxy.cli.consume_command:consume",
         "copy": "proxy.cli.copy_command:copy",
         "repair": "proxy.cli.repair_command:repair",
-        "servers": "proxy.cli.servers_command:servers",
+        "servers": "proxy.cli.servers_command:servers_cli",
         "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
         "status": "proxy.cli.status_command:status",
         "top": "proxy.cli.top_command:top",

@@ -191,7 +191,7 @@ class KafkaBackend(Backend):
     @override
     async def drain(self) -> None:
         if self.shared is not None:
-            await self.shared.drain(_DRAIN_SECONDS)
+            await self.shared.leave_slots(_DRAIN_SECONDS)
 
     # ------------------------------------------------------------------ one active server
 

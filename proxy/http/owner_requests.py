@@ -6,7 +6,7 @@ many clients drop their credentials when they follow one.
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 from pydantic import ValidationError
@@ -100,6 +100,33 @@ class OwnerRequests:
             return refusal(Problem.APPEND_FAILED, str(error))
         back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
         return Response(found.content, found.status_code, {**back, _OWNER: owner.server})
+
+    async def change(self, request: Request, member: Member, change: dict[str, Any]) -> Response:
+        """Have a member serve a request to change it.
+
+        Returns:
+            Its response, or an error: 421 if the request was sent on already.
+
+        Raises:
+            OwnerUnreachableError: it does not answer; whether it has changed is unknown.
+        """
+        import httpx  # noqa: PLC0415 - only several active servers need it
+
+        if FORWARDED in request.headers:
+            text = f"{member.server} is not this server: the servers disagree; try again"
+            return refusal(Problem.NOT_OWNER, text)
+        try:
+            found = await self._connected().request(
+                request.method, member.http_url + request.url.path, json=change,
+                headers={FORWARDED: "1"},
+            )  # fmt: skip
+        except (httpx.HTTPError, OSError) as error:
+            raise OwnerUnreachableError(
+                f"{member.server} did not answer ({type(error).__name__}); look at"
+                " `pidlease servers`, and try again"
+            ) from error
+        back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
+        return Response(found.content, found.status_code, back)
 
     async def ask(self, wanted: LeaseWanted) -> Lease:
         """Ask the owner of a partition where a PID continues on it.

@@ -29,7 +29,37 @@ _SUPERVISOR: Final = "proxy/workers/supervisor.py"
 _WORKER_PROCESS: Final = "proxy/workers/worker_process.py"
 _SUPERVISED: Final = "tests/integration/test_supervisor.py"
 
+_SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
+
 SHARING: Final = (
+    Mutant(
+        "the last server is drained, too",
+        _SHARED,
+        "        if all(each.draining or each.node_id == self.node_id for each in members):\n",
+        "        if False:\n",
+        (_SERVER_ROUTES, _SHARING),
+    ),
+    Mutant(
+        "a rebalance moves nothing while the servers are the same",
+        _SLOTS,
+        "    if not wanted or (wanted == before.members and not anew):\n",
+        "    if not wanted or wanted == before.members:\n",
+        (_SERVER_ROUTES, "tests/unit/core/test_slots.py"),
+    ),
+    Mutant(
+        "a rebalance writes over a map that has changed",
+        _SHARED,
+        "            except MapConflictError:\n                continue\n",
+        "            except MapConflictError:\n                return 0\n",
+        (_SHARING,),
+    ),
+    Mutant(
+        "a request to drain another server drains this one",
+        "proxy/http/server_routes.py",
+        "        if node_id != current.node_id:\n",
+        "        if False:\n",
+        (_SERVER_ROUTES,),
+    ),
     Mutant(
         "several servers start in front of a Kafka that reports no writers",
         "proxy/backends/shared_partitions.py",
@@ -171,7 +201,7 @@ SHARING: Final = (
     Mutant(
         "a joining server gets slots of all that there are, again and again",
         _SLOTS,
-        "    if wanted == before.members or not wanted:\n",
+        "    if not wanted or (wanted == before.members and not anew):\n",
         "    if not wanted:\n",
         ("tests/unit/core/test_slots.py",),
     ),
