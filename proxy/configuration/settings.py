@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -404,6 +405,8 @@ class Settings(BaseSettings):
     def _shares_with_the_other_workers(cls, value: int, info: ValidationInfo) -> int:
         if value > 1 and not info.data.get("shared"):
             raise ValueError("needs shared: each worker is an active server")
+        if value > 1 and sys.platform != "linux":
+            raise ValueError("needs Linux: elsewhere workers outlive a supervisor that is killed")
         return value
 
     @field_validator("group_max_session_seconds")

@@ -130,17 +130,26 @@ class WorkerProcess:
         return seconds
 
 
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process with the supervisor, however that ends.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    if system.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) is refused here")
+    if os.getppid() != parent:  # it has ended already, so no signal will come
+        os._exit(_BUG)
+
+
 def _be_worker(
     parent: int, inherited: Collection[socket.socket], run: Callable[[], int]
 ) -> NoReturn:
     """Run in the forked process, and end it without returning to what the supervisor was doing."""
     code = _BUG
     try:
-        # The kernel ends this process with the supervisor, however that ends. If it has ended
-        # already, the signal will not come.
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(_BUG)
+        _end_with(parent)
         # Ctrl-C in a terminal reaches the supervisor alone, which stops the workers in turn.
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)

@@ -1,6 +1,5 @@
 """The settings of each worker, by those of all: ports and a data directory of its own."""
 
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -41,10 +40,6 @@ def check_workers(settings: Settings) -> None:
     Raises:
         DataFolderError: they cannot; the text says what to do.
     """
-    if sys.platform != "linux":
-        raise DataFolderError(
-            "--workers needs Linux: elsewhere they would outlive a supervisor that is killed"
-        )
     count = settings.workers
     for name in _NUMBERED:
         last = _port(_address(settings, name)) + count

@@ -33,6 +33,13 @@ _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
 
 SHARING: Final = (
     Mutant(
+        "requests to an owner that hangs hold up those to others",
+        "proxy/http/owner_requests.py",
+        "        found = self._clients.get(member.http_url)\n",
+        "        found = next(iter(self._clients.values()), None)\n",
+        ("tests/http_api/test_sent_on.py",),
+    ),
+    Mutant(
         "the last server is drained, too",
         _SHARED,
         "        if all(each.draining or each.node_id == self.node_id for each in members):\n",
@@ -70,8 +77,8 @@ SHARING: Final = (
     Mutant(
         "workers outlive a supervisor that is killed",
         _WORKER_PROCESS,
-        "        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)\n",
-        "",
+        "    if system.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):\n",
+        "    if False:\n",
         (_SUPERVISED,),
     ),
     Mutant(
