@@ -124,7 +124,7 @@ def run_members(console: Console, directory: Path, upstream: Upstream) -> int:
             each.launch()
         for each in servers:
             each.wait_ready(WAIT_S)
-        make_topic(upstream.kafka.bootstrap, _TOPIC, _PARTITIONS)
+        make_topic(servers[0].bootstrap, _TOPIC, _PARTITIONS)
         bootstrap = ",".join(each.bootstrap for each in servers)
         # The last server's turn is the last one: leases come from it.
         steady = SteadyWrites(bootstrap, servers[-1].http_url, _TOPIC, _PARTITIONS)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final, NoReturn
 
 from pidlease.core.backoff import Backoff
+from pidlease.observability.repeated_lines import LINES
 from proxy.service_manager import ServiceManager
 
 #: Delays before a worker that has ended is started again.
@@ -72,6 +73,8 @@ class WorkerProcess:
         """
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         ours.setblocking(False)  # noqa: FBT003 - of the library
+        # What is not written yet would be written by the worker as well.
+        LINES.flush(everything=True)
         sys.stderr.flush()
         parent = os.getpid()
         # A signal that comes before the worker handles it itself must not be lost.

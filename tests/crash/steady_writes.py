@@ -58,7 +58,8 @@ class SteadyWrites(ClientThread[Ledger]):
             await asyncio.sleep(self._pause_s)
 
     def each_since(self, since: float) -> bool:
-        """Whether each partition had an acknowledgement after a time."""
+        """Whether each partition had an acknowledgement after a time; raise if it has failed."""
+        assert not self.ledger.failures, self.ledger.failures[:5]
         return all(times and times[-1] > since for times in self.acknowledged_at.values())
 
     def outages(self, since: float) -> dict[int, float]:
