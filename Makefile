@@ -24,7 +24,8 @@ MERMAID := build/mermaid/package/dist/mermaid.min.js
 demo: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)
 
-# The same with a real Kafka behind the proxy, and a real ZooKeeper; needs mvn and java.
+# The same with a real Kafka behind the proxy, and a real ZooKeeper; then with three servers that
+# share the cluster. Needs mvn and java.
 demo-kafka: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo --kafka
 

@@ -29,7 +29,7 @@ class _Commands(LazyCommands):
         "consume": "proxy.cli.consume_command:consume",
         "copy": "proxy.cli.copy_command:copy",
         "repair": "proxy.cli.repair_command:repair",
-        "servers": "proxy.cli.servers_command:servers",
+        "servers": "proxy.cli.servers_command:servers_cli",
         "skip-pids": "proxy.cli.skip_pids_command:skip_pids",
         "status": "proxy.cli.status_command:status",
         "top": "proxy.cli.top_command:top",
@@ -50,8 +50,8 @@ cli = typer.Typer(
 _errors = Console(stderr=True, soft_wrap=True)
 
 
-def run_server(settings: Settings, reload: Callable[[], Settings]) -> None:
-    """Run the server.
+def run_server(settings: Settings, reload: Callable[[], Settings]) -> int:
+    """Run the server, or a supervisor and its workers; return the exit code.
 
     Raises:
         SettingsError: it cannot start with these settings.
@@ -60,9 +60,14 @@ def run_server(settings: Settings, reload: Callable[[], Settings]) -> None:
     from proxy.app import StartError, serve  # noqa: PLC0415
 
     try:
+        if settings.workers > 1:
+            from proxy.workers.supervisor import supervise  # noqa: PLC0415
+
+            return supervise(settings, reload)
         serve(settings, reload)
     except StartError as error:
         raise SettingsError(str(error)) from error
+    return 0
 
 
 def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setting each
@@ -73,10 +78,12 @@ def _serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a setti
     try:
         settings = load_settings(config, given)
         configure_logs(settings)
-        run_server(settings, lambda: load_settings(config, given))
+        code = run_server(settings, lambda: load_settings(config, given))
     except SettingsError as error:
         _errors.print(f"pidlease: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(USAGE_ERROR) from None
+    if code:
+        raise typer.Exit(code)
 
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
@@ -85,7 +92,7 @@ _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "sasl_",
                   "connections_max_reauth_", "acls", "super_", "allow_", "audit_", "quota_",
                   "insecure")),
-    ("Kafka as the log", ("log", "upstream", "shared")),
+    ("Kafka as the log", ("log", "upstream", "shared", "workers")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
                               "auto_create_", "default_partitions", "partitions_max")),

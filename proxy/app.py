@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 import uvicorn
@@ -86,16 +86,36 @@ class StartError(Exception):
     """The server cannot start; the message says why and what to do."""
 
 
+class Worker(NamedTuple):
+    """What several servers of one machine have in common.
+
+    Attributes:
+        manager: the supervisor.
+        kafka_listen: the common address for Kafka clients.
+        http_listen: the common address for HTTP clients.
+        data_dir: the folder of the users and the ACLs is in this one.
+    """
+
+    manager: ServiceManager
+    kafka_listen: str
+    http_listen: str
+    data_dir: Path
+
+
 class App:
     """A server: its components, their start and their stop.
 
     Parameters:
         load: reads the settings again.
+        worker: what it has in common with the other workers of a supervisor; None: there are none.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[], Settings], worker: Worker | None = None
+    ) -> None:
         self._settings = settings
         self._load = load
+        self._worker = worker
         self._reloads: set[asyncio.Task[None]] = set()
         self._started_ms = wall_clock_ms()
         real = RealFiles()
@@ -119,10 +139,18 @@ class App:
         self._coordinator_pool: IoPool | None = None
         #: The servers of the HTTP listener, and of the one for metrics, with their tasks.
         self._http: dict[uvicorn.Server, asyncio.Task[None]] = {}
+        #: The one of the HTTP listener.
+        self._api_server: uvicorn.Server | None = None
         self._http_api: HttpApi | None = None
         self._listeners: list[socket] = []
+        #: Of the workers' common HTTP address, from the bind until connections are accepted.
+        self._common_http: list[socket] = []
         self._last_moment: threading.Timer | None = None
-        self._manager = ServiceManager.from_environment(os.environ, os.getpid())
+        self._manager = (
+            ServiceManager.from_environment(os.environ, os.getpid())
+            if worker is None
+            else worker.manager
+        )
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then stop in order.
@@ -220,7 +248,7 @@ class App:
     async def _abandon(self) -> None:
         """Release the resources of an incomplete start."""
         await self._stop_http()
-        for each in self._listeners:
+        for each in (*self._listeners, *self._common_http):
             each.close()
         if self._backend is not None:
             await asyncio.to_thread(self._backend.release)
@@ -234,7 +262,7 @@ class App:
         check_exposure(self._settings)
         self._metrics.lag.start()
         await self._start_security()
-        self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
+        self._bind()
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
@@ -257,6 +285,7 @@ class App:
         await self._listen(backend, self._engine)
         await backend.join(self._engine)
         self._engine.ready = True
+        await self._accept_common_http()
         if self._manager is not None:
             self._manager.report(self._service_state())
         settings = self._settings
@@ -264,9 +293,37 @@ class App:
         _log.info("serving", version=__version__, kafka=settings.kafka_listen,
                   http=settings.http_listen, **apart, data=str(settings.data_dir))  # fmt: skip
 
+    def _bind(self) -> None:
+        self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
+        if self._worker is not None:
+            kafka, http = self._worker.kafka_listen, self._worker.http_listen
+            self._listeners += bound_sockets(kafka, "--kafka-listen", with_others=True)
+            self._common_http = bound_sockets(http, "--http-listen", with_others=True)
+
+    async def _accept_common_http(self) -> None:
+        """Accept HTTP requests at the workers' common address: only now, since others serve."""
+        http = self._api_server
+        if http is None:
+            raise AssertionError("the HTTP listener starts first")
+        config = http.config
+        protocol: Any = config.http_protocol_class
+        for each in self._common_http:
+            accepted = partial(
+                protocol,
+                config=config,
+                server_state=http.server_state,
+                app_state=http.lifespan.state,
+            )
+            server = await asyncio.get_running_loop().create_server(
+                accepted, sock=each, ssl=config.ssl, backlog=config.backlog
+            )
+            http.servers.append(server)  # it closes them when it stops
+        self._common_http = []
+
     async def _start_security(self) -> None:
         config = security_config(self._settings)
-        folder = Path(self._settings.data_dir) / SECURITY_FOLDER
+        common = self._settings if self._worker is None else self._worker
+        folder = Path(common.data_dir) / SECURITY_FOLDER
         if config.is_off:
             if self._files.exists(folder / "quotas"):
                 _log.warning("no quota is in force: without TLS, logins and ACLs, clients have no"
@@ -349,7 +406,9 @@ class App:
         immediate = None
         if self._security is None:  # it checks rights around the application
             immediate = ImmediateAppends(self._http_api.records, self._metrics.http.answered)
-        self._serve_http(http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners)
+        self._api_server = self._serve_http(
+            http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners
+        )
 
     async def _start_metrics(self) -> None:
         """Serve metrics and health on an address of their own, if there is one."""
@@ -366,7 +425,7 @@ class App:
 
     def _serve_http(
         self, config: uvicorn.Config, listener: ListenerSecurity, sockets: list[socket]
-    ) -> None:
+    ) -> uvicorn.Server:
         security = self._security
         if listener.tls and security is not None and security.certificates is not None:
             config.load()
@@ -375,6 +434,7 @@ class App:
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http[server] = asyncio.create_task(server._serve(sockets))
+        return server
 
     def _waiting(self) -> str:
         return self._backend.waiting if self._backend is not None else ""
@@ -443,11 +503,12 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def serve(settings: Settings, load: Callable[[], Settings]) -> None:
+def serve(settings: Settings, load: Callable[[], Settings], worker: Worker | None = None) -> None:
     """Run a server until a signal.
 
     Parameters:
         load: reads the settings again, for those that may change while the server runs.
+        worker: what it has in common with the other workers of a supervisor.
 
     Raises:
         StartError: the server cannot start.
@@ -459,7 +520,7 @@ def serve(settings: Settings, load: Callable[[], Settings]) -> None:
     # the start: there is nothing to collect, and a collection would visit every object.
     gc.set_threshold(100_000, 50, 1000)
     gc.disable()
-    app = App(settings, load)
+    app = App(settings, load, worker)
     try:
         if sys.platform == "win32":
             asyncio.run(app.run())

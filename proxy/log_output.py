@@ -35,6 +35,27 @@ class _Threshold:
 
 _threshold: Final = _Threshold()
 
+
+class _WorkerNumber:
+    """Adds the number of this process among several workers; they share one output."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(
+        self,
+        logger: object,  # noqa: ARG002 - structlog's signature
+        method: str,  # noqa: ARG002 - structlog's signature
+        event: MutableMapping[str, Any],
+    ) -> MutableMapping[str, Any]:
+        """Return the event; structlog calls this as a processor."""
+        if self.number:
+            event["worker"] = self.number
+        return event
+
+
+_worker: Final = _WorkerNumber()
+
 #: How often to write the counts of repeated lines that are due.
 _FLUSH_SECONDS: Final = 1.0
 
@@ -42,6 +63,11 @@ _FLUSH_SECONDS: Final = 1.0
 def set_level(name: str) -> None:
     """Log events from this level on: debug, info, warning or error."""
     _threshold.level = _LEVELS[name.upper()]
+
+
+def set_worker(number: int) -> None:
+    """Name this worker in each line from now on."""
+    _worker.number = number
 
 
 def configure_logs(settings: Settings) -> None:
@@ -58,6 +84,7 @@ def configure_logs(settings: Settings) -> None:
     structlog.configure(
         processors=[
             _threshold,
+            _worker,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             *([] if settings.log_format == "console" else [structlog.processors.format_exc_info]),

@@ -38,16 +38,22 @@ class ServiceManager:
     ends the process. Before the start is complete they extend its time limit.
 
     Parameters:
-        address: path of the manager's socket; "@" begins a name in the abstract namespace.
+        address: path of the manager's socket; "@" begins a name in the abstract namespace. Or a
+            socket that is connected to it.
         watchdog_s: time without a report after which the manager ends the process; 0: it does not.
     """
 
-    def __init__(self, address: str, watchdog_s: float = 0.0) -> None:
-        self._address: Final = f"\0{address[1:]}" if address.startswith("@") else address
+    def __init__(self, address: str | socket.socket, watchdog_s: float = 0.0) -> None:
+        self.watchdog_seconds: Final = watchdog_s
         self._watched: Final = watchdog_s > 0
         limit = watchdog_s / _REPORTS_PER_WATCHDOG if self._watched else _INTERVAL_S
         self._interval_s: Final = min(limit, _INTERVAL_S)
-        self._socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._address: Final = _sent_to(address)
+        self._socket: Final = (
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            if isinstance(address, str)
+            else address
+        )
         self._socket.settimeout(0)
         self._started = False
         self._stopping = False
@@ -108,9 +114,20 @@ class ServiceManager:
         self._socket.close()
 
     def _send(self, fields: list[str]) -> None:
+        report = "\n".join(fields).encode()
         try:
-            self._socket.sendto("\n".join(fields).encode(), self._address)
+            if self._address:
+                self._socket.sendto(report, self._address)
+            else:
+                self._socket.send(report)
         except OSError as error:
             # The server goes on without its manager. A watchdog that gets no report ends it.
             LINES.write(_log, "warning", "the service manager got no report", kind_of(error),
                         error=str(error))  # fmt: skip
+
+
+def _sent_to(address: str | socket.socket) -> str:
+    """Return the address of each report; empty: the socket is connected."""
+    if not isinstance(address, str):
+        return ""
+    return f"\0{address[1:]}" if address.startswith("@") else address

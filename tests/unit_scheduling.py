@@ -27,6 +27,10 @@ _SHARED: Final = {
         "tests/kafka_backend/test_topic_awaited",
         "tests/kafka_backend/test_transactions",
     ),
+    "several servers": (
+        "tests/kafka_backend/test_shared",
+        "tests/kafka_backend/test_workers",
+    ),
     "Spark": ("tests/spark/",),
     "copier": ("tests/copier/",),
     "one Kafka": (

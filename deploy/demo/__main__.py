@@ -1,4 +1,4 @@
-"""`python -m deploy.demo`: runs all parts, or the first two with a real Kafka as the log."""
+"""`python -m deploy.demo`: runs all parts, or those with a real Kafka as the log."""
 
 import shutil
 import signal
@@ -14,6 +14,7 @@ from rich.console import Console
 from deploy.demo import DemoError
 from deploy.demo.copied import run_copied
 from deploy.demo.leased import run_leased
+from deploy.demo.members import run_members
 from deploy.demo.orders import run_orders
 from deploy.demo.secured import run_secured
 from deploy.demo.story import METRICS, SETTINGS, run_demo
@@ -48,6 +49,8 @@ def main(
     Then 10,000 records by a producer that remembers nothing but its name, and is killed as well.
     Then a copy of topics from one server to another; the copier is killed again and again.
     Then orders over HTTP by idempotency keys, while the server is killed.
+
+    In front of Kafka: the first two parts, then three servers that share the cluster.
     """
     console = new_console()
 
@@ -102,7 +105,8 @@ def _in_front(console: Console, directory: Path, seconds: float) -> int:
     with real_upstream(directory) as upstream:
         console.print(f"the upstream is a real Kafka: {upstream.kafka.bootstrap}", highlight=False)
         code = run_demo(console, directory / "first", seconds, upstream)
-        return run_leased(console, directory / "leased", upstream) or code
+        code = run_leased(console, directory / "leased", upstream) or code
+        return run_members(console, directory / "members", upstream) or code
 
 
 def _keep_up(console: Console, directory: Path) -> None:

@@ -32,7 +32,7 @@ def log_into(path: Path) -> None:
     """Write the clients' logs into a file."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    for each in (_LOG, logging.getLogger("aiokafka")):
+    for each in (_LOG, logging.getLogger("aiokafka"), logging.getLogger("pidlease")):
         each.handlers[:] = [handler]
         each.setLevel(logging.INFO)
         each.propagate = False

@@ -63,7 +63,9 @@ def _section(path: str, command: _Command) -> str:
     if hasattr(command, "commands"):
         names = (f"[{name}](#{_anchor(f'{path} {name}')})" for name, each in sorted(command.commands.items())
                  if not each.hidden)  # fmt: skip
-        return "\n".join([*parts, f"Its commands: {', '.join(names)}.\n"])
+        parts.append(f"Its commands: {', '.join(names)}.\n")
+        if not command.invoke_without_command:
+            return "\n".join(parts)
     own = [each for each in command.params if not getattr(each, "hidden", False)]
     arguments = [each for each in own if not each.opts[0].startswith("-")]
     parts.append(f"```text\n{_usage(path, arguments, own)}\n```\n")

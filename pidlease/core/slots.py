@@ -66,7 +66,9 @@ def slot_weights(topics: Mapping[str, int]) -> list[int]:
     return weights
 
 
-def reassigned(before: SlotMap, members: Sequence[int], weights: Sequence[int]) -> SlotMap:
+def reassigned(
+    before: SlotMap, members: Sequence[int], weights: Sequence[int], *, anew: bool = False
+) -> SlotMap:
     """Divide the slots among servers, and move the fewest.
 
     While the servers are the same, nothing moves: new topics do not move partitions of others.
@@ -75,18 +77,21 @@ def reassigned(before: SlotMap, members: Sequence[int], weights: Sequence[int]) 
         before: the current map.
         members: the node ids of the servers that may own slots.
         weights: the number of partitions, by slot.
+        anew: divide them even if the servers are the same.
 
     Returns:
         The new map; the current one itself if it stays.
     """
     wanted = tuple(sorted(members))
-    if wanted == before.members or not wanted:
+    if not wanted or (wanted == before.members and not anew):
         return before
     owners = [owner if owner in wanted else NO_OWNER for owner in before.owners]
     # Slots with partitions and those without are divided separately: a topic that is created
     # later lies in slots without any, and its partitions should not all have one owner.
     _divide(owners, wanted, {slot: weight for slot, weight in enumerate(weights) if weight})
     _divide(owners, wanted, {slot: 1 for slot, weight in enumerate(weights) if not weight})
+    if wanted == before.members and tuple(owners) == before.owners:
+        return before
     epochs = tuple(
         epoch + (owner != former)
         for epoch, owner, former in zip(before.epochs, owners, before.owners, strict=True)

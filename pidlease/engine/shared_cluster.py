@@ -39,8 +39,14 @@ SUSPENDED_SECONDS: Final = 30.0
 _ALIVE_SECONDS: Final = 1.0
 #: How often a drain checks whether the last slot has moved.
 _DRAIN_POLL_SECONDS: Final = 0.02
+#: How often a rebalance begins again because the map has changed.
+_REBALANCES_MAX: Final = 20
 
 _log = structlog.get_logger(__name__)
+
+
+class LastServerError(Exception):
+    """No other server could own the slots of one that is to be drained."""
 
 
 class ServerInfo(NamedTuple):
@@ -145,23 +151,75 @@ class SharedCluster:
         """Return whether the process was suspended for long, and that is not noted yet."""
         return self._seconds() - self._alive_at > SUSPENDED_SECONDS
 
-    async def drain(self, seconds: float) -> None:
-        """Let other members take over this one's slots; return when they have, or after a time."""
-        if self._task is None or len(self.view.members) < 2:
+    async def leave_slots(self, seconds: float) -> None:
+        """Before a stop, let other members take over this one's slots, if there are others."""
+        if self._task is None:
             return
-        self._own = self._own._replace(draining=True)
         try:
-            await self._pool.run(partial(self._members.join, self._own))
+            await self.drain(seconds)
+        except LastServerError:
+            return
         except MembersError as error:
             _log.warning("this server cannot be drained now", error=str(error))
-            return
-        self._wake.set()
+
+    async def drain(self, seconds: float) -> None:
+        """Let other members take over this one's slots; return when they have, or after a time.
+
+        From now on it gets none, until `undrain` or the end of the process.
+
+        Raises:
+            LastServerError: no other member could own them.
+            MembersError: the coordinator cannot be reached; nothing has changed, or it is drained.
+        """
+        members = self._view.members.values()
+        if all(each.draining or each.node_id == self.node_id for each in members):
+            raise LastServerError(
+                "no other server could own the slots of this one; start another one first"
+            )
+        await self._set_draining(draining=True)
         until = time.monotonic() + seconds
         while (  # noqa: ASYNC110 - a bounded wait
             self._view.slots.count(self.node_id) and time.monotonic() < until
         ):
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         _log.info("drained", slots_left=self._view.slots.count(self.node_id))
+
+    async def undrain(self) -> None:
+        """Own slots again after `drain`.
+
+        Raises:
+            MembersError: the coordinator cannot be reached; nothing has changed, or it owns some.
+        """
+        await self._set_draining(draining=False)
+        _log.info("not drained any more")
+
+    async def _set_draining(self, *, draining: bool) -> None:
+        self._own = self._own._replace(draining=draining)
+        await self._pool.run(partial(self._members.join, self._own))
+        self._wake.set()
+
+    async def rebalance(self) -> int:
+        """Divide the slots by the number of their partitions now; return how many have moved.
+
+        Any member may do this: the map is written at the version that it was read at.
+
+        Raises:
+            MembersError: the coordinator cannot be reached, or the map has changed all the time.
+        """
+        for _ in range(_REBALANCES_MAX):
+            view = await self._pool.run(self._members.read)
+            wanted = await self._pool.run(
+                partial(_wanted, view.slots, _eligible(view), dict(self.topics()), anew=True)
+            )
+            if wanted is view.slots:
+                return 0
+            try:
+                slots = await self._pool.run(partial(self._members.write, wanted))
+            except MapConflictError:
+                continue
+            self._wake.set()
+            return self._note_divided(slots, view.slots)
+        raise MembersError("the map of slots has changed all the time; try again")
 
     async def leave(self) -> None:
         """Stop being a member."""
@@ -255,9 +313,8 @@ class SharedCluster:
 
     async def _decide(self, view: SharedView) -> SharedView:
         """Divide the slots anew if the members have changed, unless an older member does."""
-        eligible = [each.node_id for each in view.members.values() if not each.draining]
         topics = dict(self.topics())
-        wanted = await self._pool.run(partial(_wanted, view.slots, eligible, topics))
+        wanted = await self._pool.run(partial(_wanted, view.slots, _eligible(view), topics))
         if wanted is view.slots:
             self._unlike_since = None
             return view
@@ -273,9 +330,13 @@ class SharedCluster:
             self._wake.set()
             return view
         self._unlike_since = None
-        moved = sum(map(int.__ne__, slots.owners, view.slots.owners))
-        _log.info("slots divided", members=list(slots.members), moved=moved, version=slots.version)
+        self._note_divided(slots, view.slots)
         return view._replace(slots=slots)
+
+    def _note_divided(self, slots: SlotMap, before: SlotMap) -> int:
+        moved = sum(map(int.__ne__, slots.owners, before.owners))
+        _log.info("slots divided", members=list(slots.members), moved=moved, version=slots.version)
+        return moved
 
     @property
     def view(self) -> SharedView:
@@ -359,5 +420,12 @@ def _by_age(view: SharedView) -> list[int]:
     return sorted(view.members, key=lambda node: view.members[node].joined)
 
 
-def _wanted(slots: SlotMap, eligible: list[int], topics: Mapping[str, int]) -> SlotMap:
-    return reassigned(slots, eligible, slot_weights(topics))
+def _eligible(view: SharedView) -> list[int]:
+    """Return the node ids of the members that may own slots."""
+    return [each.node_id for each in view.members.values() if not each.draining]
+
+
+def _wanted(
+    slots: SlotMap, eligible: list[int], topics: Mapping[str, int], *, anew: bool = False
+) -> SlotMap:
+    return reassigned(slots, eligible, slot_weights(topics), anew=anew)

@@ -39,6 +39,7 @@ class Problem(enum.Enum):
     UNKNOWN_PARTITION = 404, "The partition does not exist"
     UNKNOWN_NAME = 404, "The name has no lease"
     UNKNOWN_STREAM = 404, "The stream does not exist"
+    UNKNOWN_SERVER = 404, "No active server has this node id"
     METHOD_NOT_ALLOWED = 405, "The path does not support the method"
     BODY_TOO_SLOW = 408, "The body did not arrive in time"
     TOPIC_EXISTS = 409, "The topic exists"
@@ -50,6 +51,8 @@ class Problem(enum.Enum):
     STREAM_CONFLICT = 409, "Another stream has the path, or the stream cannot be forked so"
     STREAM_CLOSED = 409, "The stream is closed"
     STREAM_TYPE_CONFLICT = 409, "The content type is not the stream's"
+    NOT_SHARED = 409, "The server shares no cluster with others"
+    LAST_SERVER = 409, "No other server could own the slots"
     STREAM_SEQ_CONFLICT = 409, "Stream-Seq is not above the last one"
     UNKNOWN_PID = 410, "The PID is not leased"
     STREAM_DELETED = 410, "The stream is deleted, and kept for its forks"
@@ -75,6 +78,8 @@ class Problem(enum.Enum):
     NAME_BUSY = 503, "The name is being leased"
     NAMES_UNAVAILABLE = 503, "The names cannot be read or stored now"
     PIDS_UNAVAILABLE = 503, "No PID can be leased now"
+    COORDINATOR_UNAVAILABLE = 503, "The coordinator cannot be asked now"
+    SERVER_UNREACHABLE = 503, "The other server has not answered"
 
     @property
     def code(self) -> str:

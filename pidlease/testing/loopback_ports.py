@@ -63,6 +63,17 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def adjacent_free_ports(count: int) -> list[int]:
+    """Return `count` free ports in a row, for this process alone."""
+    source = random.SystemRandom()
+    for _ in range(_TRIES_MAX):
+        first = source.choice(_PORTS)
+        found = range(first, first + count)
+        if all(_claims.take(port) and _is_free(port) for port in found):
+            return list(found)
+    raise RuntimeError(f"found no {count} free ports in a row in {_PORTS}")
+
+
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports on which nothing listens now, for this process alone."""
     # Not `random` itself: a test that seeds it would get the same ports in each run.

@@ -38,7 +38,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
 from proxy.backends.embedded_backend import Backend
-from proxy.backends.shared_partitions import shared_cluster
+from proxy.backends.shared_partitions import check_brokers, shared_cluster
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import Broker
@@ -87,6 +87,7 @@ class KafkaBackend(Backend):
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
         if self._settings.shared:
+            await check_brokers(self._upstream.cluster)
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
         else:
@@ -190,7 +191,7 @@ class KafkaBackend(Backend):
     @override
     async def drain(self) -> None:
         if self.shared is not None:
-            await self.shared.drain(_DRAIN_SECONDS)
+            await self.shared.leave_slots(_DRAIN_SECONDS)
 
     # ------------------------------------------------------------------ one active server
 

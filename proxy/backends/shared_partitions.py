@@ -1,10 +1,16 @@
 """Builds what a server needs to share a Kafka cluster with other active servers (--shared)."""
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from pidlease.coordination.members import Member, Members, MembersError
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.kafka.api import API_DESCRIBE_TRANSACTIONS
+from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
@@ -12,6 +18,10 @@ from proxy.configuration.settings import Settings, split_address
 
 #: The file with this server's id as a broker. Clients know it by this id, so it stays.
 _NODE_ID: Final = "node-id"
+#: Brokers that are asked at once for the APIs that they serve.
+_ASKED_AT_ONCE: Final = 16
+
+_log = structlog.get_logger(__name__)
 
 
 def shared_cluster(
@@ -33,6 +43,41 @@ def shared_cluster(
         raise DataFolderError(f"--shared: {error}") from error
     own = Member(node_id, server, host, port, f"http://{address}")
     return SharedCluster(members, own, pool, settings.zookeeper_session_seconds)
+
+
+async def check_brokers(cluster: Cluster) -> None:
+    """Check that each broker reports the writer of a partition, as from Kafka 3.0 on (KIP-664).
+
+    Any of them may be a writer's coordinator. With one that does not report it, a server that was
+    replaced could not learn that before it says where a producer continues. A cluster has no
+    version: each broker names the APIs that it serves. A broker that does not answer now is left
+    out, with a warning: a start must not wait for all brokers.
+
+    Raises:
+        DataFolderError: a broker does not.
+    """
+    slots = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def reports(broker: int) -> bool | None:
+        async with slots:
+            try:
+                connection = await cluster.connection_to(broker)
+            except UpstreamError:
+                return None
+            return API_DESCRIBE_TRANSACTIONS in connection.versions
+
+    brokers = dict(sorted(cluster.view.brokers.items()))
+    found = dict(zip(brokers, await asyncio.gather(*map(reports, brokers)), strict=True))
+    for broker, (host, port) in brokers.items():
+        if found[broker] is False:
+            raise DataFolderError(
+                f"--shared needs Kafka 3.0 or newer, and broker {broker} ({host}:{port}) does not"
+                " report the writer of a partition (DescribeTransactions); upgrade Kafka, or start"
+                " one server without --shared and others to stand by"
+            )
+    if unknown := [broker for broker in brokers if found[broker] is None]:
+        _log.warning("brokers cannot be asked now; --shared needs Kafka 3.0 or newer on each",
+                     brokers=unknown)  # fmt: skip
 
 
 def _node_id(files: Files, folder: Path, members: Members) -> int:

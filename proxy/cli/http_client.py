@@ -54,13 +54,21 @@ class ServerRefusedError(Exception):
         self.answer: Final = answer
 
 
-def ask(url: str, path: str, change: object = None, security: CommandSecurity | None = None) -> Any:  # noqa: ANN401 - JSON
+def ask(
+    url: str,
+    path: str,
+    change: object = None,
+    security: CommandSecurity | None = None,
+    *,
+    method: str = "PATCH",
+) -> Any:  # noqa: ANN401 - JSON
     """Send a request to a server; return the response's JSON.
 
     Parameters:
         path: the path and query.
-        change: the body of a PATCH; None: send a GET.
+        change: the body of a change; None: send a GET.
         security: TLS and login; None: those of the environment.
+        method: of a change.
 
     Raises:
         UnreachableError: no server responds, or it is no pidlease.
@@ -83,7 +91,7 @@ def ask(url: str, path: str, change: object = None, security: CommandSecurity | 
     timeout = _TIMEOUT_SECONDS if change is None else _CHANGE_TIMEOUT_SECONDS
     try:
         request = urllib.request.Request(  # noqa: S310 - checked above
-            url.rstrip("/") + path, body, headers, method="GET" if change is None else "PATCH"
+            url.rstrip("/") + path, body, headers, method="GET" if change is None else method
         )
         with opener.open(request, timeout=timeout) as answer:
             return json.loads(answer.read(_ANSWER_BYTES_MAX))

@@ -138,6 +138,13 @@ def check_exposure(settings: Settings) -> None:
             f"--kafka-listen {listen} is no address that a client can connect to; give one by"
             " --kafka-advertise HOST:PORT"
         )
+    listen, _ = split_address(settings.http_listen)
+    every = listen in ("0.0.0.0", "::")  # noqa: S104 - compared
+    if settings.shared and every and settings.http_advertise is None:
+        raise DataFolderError(
+            f"--http-listen {listen} is no address at which other active servers reach this one;"
+            " give one by --http-advertise HOST:PORT"
+        )
 
 
 def security_config(settings: Settings) -> SecurityConfig:

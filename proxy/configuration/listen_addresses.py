@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from proxy.configuration.settings import split_address
 
 
-def bound_sockets(address: str, setting: str) -> list[socket.socket]:
+def bound_sockets(address: str, setting: str, *, with_others: bool = False) -> list[socket.socket]:
     """Bind a socket for each address of HOST:PORT, without accepting connections yet.
 
     Bind before anything slow: a server that stands by, or replays for minutes, must not find out
@@ -15,6 +15,8 @@ def bound_sockets(address: str, setting: str) -> list[socket.socket]:
     Parameters:
         address: HOST:PORT; a name may have several addresses.
         setting: the setting's name, for the error.
+        with_others: whether other processes listen there as well. The system gives each new
+            connection to one of those that listen at that time (SO_REUSEPORT).
 
     Raises:
         OSError: the address is in use, or not this machine's.
@@ -28,6 +30,8 @@ def bound_sockets(address: str, setting: str) -> list[socket.socket]:
             ):
                 each = undo.enter_context(socket.socket(family, kind, protocol))
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if with_others:
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 if family == socket.AF_INET6:
                     each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 each.bind(address_of_host)

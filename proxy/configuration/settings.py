@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -329,6 +330,13 @@ class Settings(BaseSettings):
         description="serve the cluster together with other active servers (with log=kafka and"
         " zookeeper)",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="active servers on this machine, which have kafka_listen and http_listen in"
+        " common, and each the ports above by its number (with shared)",
+    )
     http_advertise: Address | None = Field(
         None,
         description="address at which other active servers reach the HTTP port; default:"
@@ -402,6 +410,15 @@ class Settings(BaseSettings):
         if value and info.data.get("http_security_protocol") != "PLAINTEXT":
             # Servers send requests on to each other over HTTP, and have no login of their own.
             raise ValueError("needs http_security_protocol=PLAINTEXT for now")
+        return value
+
+    @field_validator("workers")
+    @classmethod
+    def _shares_with_the_other_workers(cls, value: int, info: ValidationInfo) -> int:
+        if value > 1 and not info.data.get("shared"):
+            raise ValueError("needs shared: each worker is an active server")
+        if value > 1 and sys.platform != "linux":
+            raise ValueError("needs Linux: elsewhere workers outlive a supervisor that is killed")
         return value
 
     @field_validator("group_max_session_seconds")

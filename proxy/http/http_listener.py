@@ -27,6 +27,7 @@ from proxy.http.owner_requests import OwnerRequests
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
+from proxy.http.server_routes import add_server_handlers, server_router
 from proxy.http.streams.direct_streams import DirectStreams
 from proxy.http.streams.stream_requests import REQUEST_HEADERS, RESPONSE_HEADERS
 from proxy.http.streams.stream_routes import StreamRoutes, add_stream_handlers
@@ -98,9 +99,11 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     add_topic_handlers(app)
     add_record_handlers(app)
     add_stream_handlers(app)
+    add_server_handlers(app)
     add_openapi(app)
     app.include_router(lease_router(engine, owners))
     app.include_router(producer_router(engine))
+    app.include_router(server_router(engine, owners))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
     app.include_router(console_router(engine, console or ConsoleSources()))

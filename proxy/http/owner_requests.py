@@ -6,7 +6,7 @@ many clients drop their credentials when they follow one.
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 from pydantic import ValidationError
@@ -38,8 +38,8 @@ _SENT_ON: Final = (
 )  # fmt: skip
 #: Headers of a response that are sent back.
 _SENT_BACK: Final = ("content-type", "retry-after")
-#: Requests in flight to all owners together; more wait. Their bodies are bounded by the memory of
-#: appends in flight.
+#: Requests in flight to one owner; more wait. Their bodies are bounded by the memory of appends in
+#: flight.
 _CONNECTIONS_MAX: Final = 200
 _KEPT_MAX: Final = 50
 _SECONDS: Final = 60.0
@@ -65,13 +65,15 @@ class OwnerRequests:
     ) -> None:
         self._engine: Final = engine
         self._transport: Final = transport
-        self._client: httpx.AsyncClient | None = None
+        #: By address. Each has connections of its own: one that hangs holds up no other.
+        self._clients: Final[dict[str, httpx.AsyncClient]] = {}
 
     async def close(self) -> None:
         """Close the connections to owners."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        clients = list(self._clients.values())
+        self._clients.clear()
+        for each in clients:
+            await each.aclose()
 
     async def send_on(
         self, request: Request, partition: TopicPartition, body: bytes, budget: ByteBudget
@@ -101,6 +103,34 @@ class OwnerRequests:
         back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
         return Response(found.content, found.status_code, {**back, _OWNER: owner.server})
 
+    async def change(self, request: Request, member: Member, change: dict[str, Any]) -> Response:
+        """Have a member serve a request to change it.
+
+        Returns:
+            Its response, or an error: 421 if the request was sent on already.
+
+        Raises:
+            OwnerUnreachableError: it does not answer; whether it has changed is unknown.
+        """
+        import httpx  # noqa: PLC0415 - only several active servers need it
+
+        if FORWARDED in request.headers:
+            text = f"{member.server} is not this server: the servers disagree; try again"
+            return refusal(Problem.NOT_OWNER, text)
+        try:
+            client = await self._connected(member)
+            found = await client.request(
+                request.method, member.http_url + request.url.path, json=change,
+                headers={FORWARDED: "1"},
+            )  # fmt: skip
+        except (httpx.HTTPError, OSError) as error:
+            raise OwnerUnreachableError(
+                f"{member.server} did not answer ({type(error).__name__}); look at"
+                " `pidlease servers`, and try again"
+            ) from error
+        back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
+        return Response(found.content, found.status_code, back)
+
     async def ask(self, wanted: LeaseWanted) -> Lease:
         """Ask the owner of a partition where a PID continues on it.
 
@@ -113,7 +143,7 @@ class OwnerRequests:
         partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             owner = self._owner(partition)
-            client = self._connected()
+            client = await self._connected(owner)
             response = await client.post(
                 f"{owner.http_url}/v1/leases", json=wanted.body(), headers={FORWARDED: "1"}
             )
@@ -164,7 +194,7 @@ class OwnerRequests:
         """
         import httpx  # noqa: PLC0415 - only several active servers need it
 
-        client = self._connected()
+        client = await self._connected(owner)
         request = client.build_request(
             method, owner.http_url + target, content=body, headers={**headers, FORWARDED: "1"}
         )
@@ -182,17 +212,26 @@ class OwnerRequests:
             ) from error
         return found
 
-    def _connected(self) -> "httpx.AsyncClient":
+    async def _connected(self, member: Member) -> "httpx.AsyncClient":
+        """Return the connections to a member; close those to servers that are none any more."""
         import httpx  # noqa: PLC0415 - only several active servers need it
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
-                limits=httpx.Limits(
-                    max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_KEPT_MAX
-                ),
-                transport=self._transport,
-                trust_env=False,
-                verify=False,  # noqa: S501 - members are reached by http only
-            )
-        return self._client
+        found = self._clients.get(member.http_url)
+        if found is not None:
+            return found
+        engine = self._engine()
+        shared = None if engine is None else engine.shared_cluster
+        members = () if shared is None else shared.view.members.values()
+        gone = self._clients.keys() - {each.http_url for each in members}
+        found = self._clients[member.http_url] = httpx.AsyncClient(
+            timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
+            limits=httpx.Limits(
+                max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_KEPT_MAX
+            ),
+            transport=self._transport,
+            trust_env=False,
+            verify=False,  # noqa: S501 - members are reached by http only
+        )
+        for each in [self._clients.pop(url) for url in gone]:
+            await each.aclose()
+        return found

@@ -1,13 +1,19 @@
 """A request that another active server serves arrives there with all that makes it exact."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import pytest
 from starlette.requests import Request
+from starlette.responses import Response
 
 from pidlease.core.byte_budget import ByteBudget
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http import owner_requests
 from proxy.http.owner_requests import FORWARDED, OwnerRequests
 from proxy.http.request_batch import _NAMES
 
@@ -20,7 +26,8 @@ async def test_no_header_of_an_append_is_left_out() -> None:
         return httpx.Response(200, json={"offset": 0, "duplicate": False})
 
     owner = SimpleNamespace(node_id=2, server="other", http_url="http://other:1")
-    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner)
+    view = SimpleNamespace(members={2: owner})
+    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view)
     engine = cast("Any", SimpleNamespace(shared_cluster=shared))
     owners = OwnerRequests(lambda: engine, httpx.MockTransport(serve))
     given = dict.fromkeys(_NAMES, b"7")
@@ -36,3 +43,59 @@ async def test_no_header_of_an_append_is_left_out() -> None:
     assert got[0].content == b"content"
     assert got[0].headers[FORWARDED] == "1"
     assert {name for name in given if name.decode() in got[0].headers} == set(given)
+
+
+async def test_an_owner_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner_requests, "_CONNECTIONS_MAX", 2)
+    held: list[asyncio.StreamWriter] = []
+
+    full = asyncio.Event()
+
+    def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+        if len(held) == 2:
+            full.set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        members = {}
+        for node_id, handle in ((2, hang), (3, serve)):
+            server = await asyncio.start_server(handle, LOOPBACK, 0)
+            await stack.enter_async_context(server)
+            port = server.sockets[0].getsockname()[1]
+            members[node_id] = SimpleNamespace(
+                node_id=node_id, server=f"{node_id}", http_url=f"http://{LOOPBACK}:{port}"
+            )
+        shared = SimpleNamespace(
+            node_id=1, owner_of=lambda place: members[place.partition],
+            view=SimpleNamespace(members=members),
+        )  # fmt: skip
+        engine = cast("Any", SimpleNamespace(shared_cluster=shared))
+        owners = OwnerRequests(lambda: engine)
+
+        def send(number: int) -> "asyncio.Task[Response]":
+            request = Request({
+                "type": "http", "method": "GET", "path": "/", "query_string": b"",
+                "scheme": "http", "server": ("here", 1), "headers": [],
+            })  # fmt: skip
+            budget = ByteBudget(1 << 20)
+            return asyncio.create_task(
+                owners.send_on(request, TopicPartition("t", number), b"", budget)
+            )
+
+        hanging = [send(2) for _ in range(3)]
+        await full.wait()
+        assert (await send(3)).body == b"ok"
+        assert not any(each.done() for each in hanging)
+
+        for each in hanging:
+            each.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        await owners.close()
+        for writer in held:
+            writer.close()

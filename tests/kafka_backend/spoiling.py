@@ -531,3 +531,20 @@ def with_pid(pid: int, epoch: int) -> Spoil:
         return Wire(framed(answer.frame.replace(known, struct.pack(">qh", pid, epoch))))
 
     return spoil
+
+
+# ---------------------------------------------------------------------- of ApiVersions
+
+
+def without_api(key: int) -> Spoil:
+    """Leave out an API, as a Kafka that is older than it."""
+
+    def spoil(answer: Answer, _: Random) -> Wire | None:
+        assert answer.version == 0
+        head, count = answer.frame[:6], _LENGTH.unpack_from(answer.frame, 6)[0]
+        rows = [answer.frame[at : at + 6] for at in range(10, 10 + 6 * count, 6)]
+        kept = [row for row in rows if struct.unpack_from(">h", row)[0] != key]
+        assert len(kept) == count - 1
+        return Wire(framed(head + _LENGTH.pack(len(kept)) + b"".join(kept)))
+
+    return spoil

@@ -32,6 +32,7 @@ from tests.kafka_listener.messages import (
 )
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
@@ -40,6 +41,7 @@ pytestmark = [
 
 PARTITIONS: Final = 2
 _ADD_PARTITIONS, _END_TXN = 24, 26
+_API_VERSIONS, _DESCRIBE_TRANSACTIONS = 18, 65
 #: How often each fault strikes: batches of Kafka's clients and of ours are to be among them.
 TIMES: Final = 12 if SOAK else 2
 _WAIT_S: Final = 300.0
@@ -220,3 +222,22 @@ def test_answers_are_spoilt(between: Between, group: str) -> None:
     print(f"{len(cases)} faults, {len(stored)} records, {retries.total:.0f} duplicates")
     assert (server.pid, server.alive) == (pid, True)
     assert memory_kb(pid) < _MEMORY_KB_MAX
+
+
+def test_several_servers_need_a_kafka_that_reports_writers(
+    between: Between, tmp_path: Path
+) -> None:
+    """Kafka before 3.0 has no DescribeTransactions, and says so in ApiVersions."""
+    settings = {"upstream": between.spoiler.bootstrap, "log": "kafka", "shared": "true"}
+    with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
+        settings["zookeeper"] = f"{zookeeper.hosts}/p"
+        server = PidleaseServer(tmp_path / "server", settings=settings)
+        between.spoiler.always[_API_VERSIONS] = spoiling.without_api(_DESCRIBE_TRANSACTIONS)
+        try:
+            server.launch()
+            assert server.wait_exit() == 2
+        finally:
+            del between.spoiler.always[_API_VERSIONS]
+        assert "--shared needs Kafka 3.0 or newer, and broker" in server.log_text()
+        server.start()  # now it has it again
+        assert server.stop() == 0

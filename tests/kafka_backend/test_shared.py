@@ -9,11 +9,14 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,7 +26,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.client import LeasedProducer, ProducerError
-from pidlease.core.slots import SLOTS
+from pidlease.core.slots import SLOTS, slot_of
+from pidlease.testing.server_process import PIDLEASE
 from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
 from tests.crash.lives import get_on, loads_for
@@ -39,6 +43,7 @@ from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
+_ROOT = Path(__file__).resolve().parents[2]
 _SESSION_SECONDS = 2.0
 _HANG_S = 300.0
 _PARTITIONS = 6
@@ -149,6 +154,93 @@ def _loads(pair: Pair, topic: str, random: Random) -> list[Load]:
     for load in loads:
         load.start()
     return loads
+
+
+@pytest.mark.timeout(900)
+def test_drain_and_rebalance_by_commands(pair: Pair) -> None:
+    """By way of the server that is not meant; no client notices."""
+    random = new_random("shared-commands")
+    topic = pair.topic(f"commands-{pair.a.kafka_port}")
+    loads = _loads(pair, topic, random)
+    get_on(loads, within_s=_HANG_S)
+    rows = _rows(pair)
+    a, b = (_row(rows, each) for each in (pair.a, pair.b))
+
+    assert _command(pair.b, "drain", str(a["node_id"])) == (
+        0, f"{a['server']} is drained: it owns no slot\n",
+    )  # fmt: skip
+    until(lambda: _served(pair.b, topic) == _PARTITIONS, "the other one to own all")
+    get_on(loads, within_s=_HANG_S)
+    code, text = _command(pair.a, "drain", str(b["server"]))
+    assert (code, "no other server could own the slots" in text) == (1, True)
+    assert _row(_rows(pair), pair.a)["slots"] == 0
+    code, text = _command(pair.a, "drain", "77")
+    assert (code, "there is no active server '77'" in text) == (1, True)
+
+    # It gets none of what comes, until its process is started again.
+    later = f"later-{pair.a.kafka_port}"
+    admin = AdminClient({"bootstrap.servers": pair.kafka.bootstrap})
+    admin.create_topics([NewTopic(later, _PARTITIONS)])[later].result(30)
+    until(lambda: _served(pair.b, later) == _PARTITIONS, "the other one to own all")
+    assert pair.a.stop() == 0
+    pair.a.start()
+    until(lambda: all(pair.leaders(topic)), "both own some again")
+    get_on(loads, within_s=_HANG_S)
+
+    node_id = str(_row(_rows(pair), pair.b)["node_id"])
+    assert _command(pair.a, "drain", node_id)[0] == 0
+    get_on(loads, within_s=_HANG_S)
+    assert _command(pair.a, "undrain", node_id)[0] == 0
+    until(lambda: all(pair.leaders(topic)), "both own some again")
+
+    _make_uneven(pair, topic)
+    code, text = _command(pair.b, "rebalance")
+    moved = re.fullmatch(r"([\d,]+) slots have another owner now\n", text)
+    assert code == 0
+    assert moved is not None
+    assert moved[1] != "0"
+    until(lambda: _difference(pair) <= 1, "as many partitions at each")
+    assert _command(pair.a, "rebalance") == (0, "0 slots have another owner now\n")
+    get_on(loads, within_s=_HANG_S)
+    stored = pair.read_back(topic, loads)
+    print(f"{len(stored)} records; {moved[1]} slots moved by the rebalance")
+
+
+def _make_uneven(pair: Pair, topic: str) -> None:
+    """Create topics in slots of one server: in those of partitions that it leads."""
+    admin = AdminClient({"bootstrap.servers": pair.bootstrap})
+    leaders = admin.list_topics(topic).topics[topic].partitions
+    slots = {
+        slot_of(topic, each.id) for each in leaders.values() if each.leader == leaders[0].leader
+    }
+    names = (f"{topic}-{number}" for number in range(10**6))
+    for name in islice((each for each in names if slot_of(each, 0) in slots), 5):
+        admin.create_topics([NewTopic(name, 1)])[name].result(30)
+    until(lambda: _difference(pair) >= 4, "more partitions at one of the servers")
+
+
+def _difference(pair: Pair) -> int:
+    """How many partitions more one server owns than the other."""
+    a, b = (int(each["partitions"]) for each in _rows(pair))
+    return abs(a - b)
+
+
+def _rows(pair: Pair) -> list[dict[str, Any]]:
+    shown: list[dict[str, Any]] = httpx.get(f"{pair.a.http_url}/v1/servers").json()["servers"]
+    return shown
+
+
+def _row(rows: list[dict[str, Any]], server: PidleaseServer) -> dict[str, Any]:
+    return next(each for each in rows if each["http"] == server.http_url)
+
+
+def _command(server: PidleaseServer, *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of `pidlease servers`."""
+    command = [*PIDLEASE, "servers", *arguments, "--url", server.http_url]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=_HANG_S, cwd=_ROOT
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 async def test_a_name_is_fenced_at_both_servers(pair: Pair) -> None:

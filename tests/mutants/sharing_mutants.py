@@ -25,7 +25,99 @@ _NAMED: Final = "pidlease/engine/named_leases.py"
 _LEASES: Final = "pidlease/engine/leases/leases.py"
 _SLOTS: Final = "pidlease/core/slots.py"
 
+_SUPERVISOR: Final = "proxy/workers/supervisor.py"
+_WORKER_PROCESS: Final = "proxy/workers/worker_process.py"
+_SUPERVISED: Final = "tests/integration/test_supervisor.py"
+
+_SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
+
 SHARING: Final = (
+    Mutant(
+        "requests to an owner that hangs hold up those to others",
+        "proxy/http/owner_requests.py",
+        "        found = self._clients.get(member.http_url)\n",
+        "        found = next(iter(self._clients.values()), None)\n",
+        ("tests/http_api/test_sent_on.py",),
+    ),
+    Mutant(
+        "the last server is drained, too",
+        _SHARED,
+        "        if all(each.draining or each.node_id == self.node_id for each in members):\n",
+        "        if False:\n",
+        (_SERVER_ROUTES, _SHARING),
+    ),
+    Mutant(
+        "a rebalance moves nothing while the servers are the same",
+        _SLOTS,
+        "    if not wanted or (wanted == before.members and not anew):\n",
+        "    if not wanted or wanted == before.members:\n",
+        (_SERVER_ROUTES, "tests/unit/core/test_slots.py"),
+    ),
+    Mutant(
+        "a rebalance writes over a map that has changed",
+        _SHARED,
+        "            except MapConflictError:\n                continue\n",
+        "            except MapConflictError:\n                return 0\n",
+        (_SHARING,),
+    ),
+    Mutant(
+        "a request to drain another server drains this one",
+        "proxy/http/server_routes.py",
+        "        if node_id != current.node_id:\n",
+        "        if False:\n",
+        (_SERVER_ROUTES,),
+    ),
+    Mutant(
+        "several servers start in front of a Kafka that reports no writers",
+        "proxy/backends/shared_partitions.py",
+        "        if found[broker] is False:\n",
+        "        if False:\n",
+        ("tests/unit/test_brokers_checked.py",),
+    ),
+    Mutant(
+        "workers outlive a supervisor that is killed",
+        _WORKER_PROCESS,
+        "    if system.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):\n",
+        "    if False:\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that ends again and again is started again at once",
+        _WORKER_PROCESS,
+        "        self._failures += 1\n",
+        "        self._failures = 1\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "workers are stopped all at once",
+        _SUPERVISOR,
+        "                self._await_end(each, wake)\n",
+        "        for each in reversed(self._workers):\n"
+        "            if each.runs:\n"
+        "                self._await_end(each, wake)\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "the service manager hears of a start when the first worker serves",
+        _SUPERVISOR,
+        "            started=self._complete,\n",
+        "            started=serving > 0,\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that hangs is left alone",
+        _SUPERVISOR,
+        "                worker.send(signal.SIGKILL)\n            return\n",
+        "                pass\n            return\n",
+        (_SUPERVISED,),
+    ),
+    Mutant(
+        "a worker that cannot start is started again and again",
+        _SUPERVISOR,
+        "        if code == _CANNOT_START and not served and not self._complete:\n",
+        "        if False:\n",
+        (_SUPERVISED,),
+    ),
     Mutant(
         "the fences of names are not read after a writer is taken",
         _KAFKA_WRITERS,
@@ -116,7 +208,7 @@ SHARING: Final = (
     Mutant(
         "a joining server gets slots of all that there are, again and again",
         _SLOTS,
-        "    if wanted == before.members or not wanted:\n",
+        "    if not wanted or (wanted == before.members and not anew):\n",
         "    if not wanted:\n",
         ("tests/unit/core/test_slots.py",),
     ),

@@ -74,13 +74,15 @@ async def _api(folder: Path, config: SecurityConfig, *acls: Acl) -> AsyncIterato
         yield Api(running, app)
 
 
-_FILLED = {"topic": "t", "partition": "0", "path": "t", "pid": "1"}
+_FILLED = {"topic": "t", "partition": "0", "path": "t", "pid": "1", "node_id": "1"}
 _PUBLIC = ("/healthz", "/readyz")
 #: What each route needs; None: it is for every client, or it filters.
 NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "GET /metrics": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/status": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/servers": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "PATCH /v1/servers/{node_id}": [(_OP.ALTER, _C, _CLUSTER)],
+    "POST /v1/servers/rebalance": [(_OP.ALTER, _C, _CLUSTER)],
     "GET /v1/history": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/outcomes": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/partitions": [(_OP.DESCRIBE, _C, _CLUSTER)],
@@ -119,6 +121,7 @@ _BODIES: dict[str, Any] = {
     "POST /v1/topics": {"name": "new"},
     "PATCH /v1/topics/{topic}/settings": {"retention.ms": "1000"},
     "PATCH /v1/topic-defaults": {"retention.ms": "1000"},
+    "PATCH /v1/servers/{node_id}": {"draining": True},
     "POST /v1/topics/{topic}/records": {"records": [{"value": "a"}]},
     "POST /v1/topics/{topic}/partitions/{partition}/records": {"records": [{"value": "a"}]},
 }

@@ -9,6 +9,7 @@ snapshots/       snapshots of the producers' states
 sequence/        the PID blocks, and the bindings of names
 groups/          the committed offsets of consumer groups
 security/        the users and the ACLs (`proxy/security`)
+workers/         the data directories of further workers (`proxy/workers`)
 """
 
 import json
@@ -55,7 +56,7 @@ class NewerFormatError(DataFolderError):
 
 #: A data directory has at least one of these: the lock is made first, or the users.
 _OWN_NAMES: Final = frozenset(
-    ("lock", "meta.json", "topics", "sequence", "logs", "snapshots", "security")
+    ("lock", "meta.json", "topics", "sequence", "logs", "snapshots", "security", "workers")
 )
 #: What an empty file system has.
 _MOUNT_NAMES: Final = frozenset(("lost+found",))

@@ -74,6 +74,8 @@ _RULES: Final = (
     RouteRule(("GET",), _path("/metrics"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/status"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/servers"), _cluster(Operation.DESCRIBE)),
+    RouteRule(("PATCH",), _path("/v1/servers/[^/]+"), _cluster(Operation.ALTER)),
+    RouteRule(("POST",), _path("/v1/servers/rebalance"), _cluster(Operation.ALTER)),
     RouteRule(("GET",), _path("/v1/(?:history|outcomes|partitions|leases|refusals)"),
               _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/producers/[^/]+(?:/events)?"), _cluster(Operation.DESCRIBE)),

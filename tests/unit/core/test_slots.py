@@ -77,6 +77,22 @@ def test_the_partitions_of_a_topic_are_spread(partitions: int) -> None:
         assert min(owners.count(1), owners.count(2)) > 0
 
 
+def test_new_topics_move_nothing_until_the_slots_are_divided_anew() -> None:
+    random = Random(7)
+    slots = reassigned(EMPTY_MAP, [1, 2, 3], NO_WEIGHTS)
+    for count in (1, 5, 40):
+        weights = slot_weights({f"topic-{random.random()}": 1 for _ in range(count)})
+        assert reassigned(slots, [3, 2, 1], weights) is slots
+        after = reassigned(slots, [1, 2, 3], weights, anew=True)
+        loads = [
+            sum(weights[slot] for slot in range(SLOTS) if after.owners[slot] == member)
+            for member in (1, 2, 3)
+        ]
+        assert max(loads) - min(loads) <= 1
+        assert reassigned(after, [1, 2, 3], weights, anew=True) is after
+        slots = after
+
+
 def test_servers_come_and_go_in_any_order() -> None:
     random = Random(4)
     slots: SlotMap = EMPTY_MAP

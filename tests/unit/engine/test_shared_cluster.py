@@ -10,10 +10,11 @@ import pytest
 
 from pidlease.coordination.members import (
     Member,
+    MembersError,
 )
 from pidlease.core.slots import SLOTS, slot_of
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.engine.shared_cluster import SUSPENDED_SECONDS, SharedCluster
+from pidlease.engine.shared_cluster import SUSPENDED_SECONDS, LastServerError, SharedCluster
 from pidlease.storage.errors import LogError
 from tests.sim.pool import SeededPool
 from tests.unit.engine.shared_memory import Coordinator, Link
@@ -211,6 +212,50 @@ async def test_a_draining_server_gets_no_slots_and_is_no_broker() -> None:
         assert shared.slots.count(1) == SLOTS
         assert [each.node_id for each in one.cluster.brokers()] == [1]
         assert [each.node_id for each in two.cluster.brokers()] == [1, 2], "itself is always there"
+
+
+async def test_a_drained_server_gets_slots_again_when_it_is_undrained() -> None:
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        await two.cluster.drain(0)
+        await all_read([one, two])
+        with pytest.raises(LastServerError):
+            await one.cluster.drain(0)
+        shared.members.pop(2)  # a session that ended: it joins again as it was
+        two.link.join(shared.members.setdefault(2, two.link.own))  # type: ignore[arg-type]
+        await all_read([one, two])
+        assert shared.slots.count(1) == SLOTS
+        await two.cluster.undrain()
+        await all_read([one, two])
+        assert shared.slots.count(1) == shared.slots.count(2) == SLOTS // 2
+
+
+async def test_a_rebalance_begins_again_if_the_map_changes_meanwhile() -> None:
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        topics = {str(number): 1 for number in range(200)}
+        heavy = {name: 1 for name in topics if shared.slots.owners[slot_of(name, 0)] == 2}
+        one.cluster.topics = lambda: heavy
+        races = [1, 1]
+
+        def change() -> None:
+            if races:
+                races.pop()
+                shared.slots = shared.slots._replace(version=shared.slots.version + 1)
+
+        one.link.on_read = change
+        assert await one.cluster.rebalance() > 0
+        owners = [shared.slots.owners[slot_of(name, 0)] for name in heavy]
+        assert abs(owners.count(1) - owners.count(2)) <= 1
+        one.link.on_read = lambda: setattr(
+            shared, "slots", shared.slots._replace(version=shared.slots.version + 1)
+        )
+        uneven = {name: 1 for name in topics if shared.slots.owners[slot_of(name, 0)] == 2}
+        one.cluster.topics = lambda: uneven
+        with pytest.raises(MembersError, match="all the time"):
+            await one.cluster.rebalance()
 
 
 async def test_a_server_without_shared_ends_this_one() -> None:

@@ -1,0 +1,1 @@
+"""Workers: several active servers on one machine, which a supervisor starts, watches and stops."""

@@ -1,0 +1,86 @@
+"""The settings of each worker, by those of all: ports and a data directory of its own."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK
+from pidlease.storage.errors import DataFolderError
+from proxy.configuration.settings import Settings
+
+#: The folder of a data directory with those of the further workers.
+WORKERS_FOLDER: Final = "workers"
+_PORT_MAX: Final = 65_535
+#: Worker 3 listens three ports above the common one.
+_NUMBERED: Final = ("kafka_listen", "http_listen", "kafka_advertise", "http_advertise")
+
+
+def worker_settings(settings: Settings, number: int) -> Settings:
+    """Return the settings of a worker.
+
+    Worker 1 uses the data directory itself: a server that gets more workers keeps its state, and
+    one with a single worker again as well.
+
+    Parameters:
+        settings: those of all workers.
+        number: of the worker, from 1 on.
+    """
+    folder = Path(settings.data_dir)
+    return settings.model_copy(
+        update={
+            "workers": 1,
+            "data_dir": folder if number == 1 else folder / WORKERS_FOLDER / str(number),
+            **{name: _numbered(_address(settings, name), number) for name in _names(settings)},
+        }
+    )
+
+
+def check_workers(settings: Settings) -> None:
+    """Check that several workers can run with these settings.
+
+    Raises:
+        DataFolderError: they cannot; the text says what to do.
+    """
+    count = settings.workers
+    for name in _names(settings):
+        last = _port(_address(settings, name)) + count
+        if last > _PORT_MAX:
+            raise DataFolderError(
+                f"--{name.replace('_', '-')}: {count} workers need the {count} ports above it, and"
+                f" {last} is no port; give a lower one"
+            )
+    listeners = [name for name in _names(settings) if name.endswith("_listen")]
+    for one, other in combinations(listeners, 2):
+        ports = [_port(_address(settings, name)) for name in (one, other)]
+        if abs(ports[0] - ports[1]) <= count:
+            raise DataFolderError(
+                f"--{one.replace('_', '-')} and --{other.replace('_', '-')}: {count} workers need"
+                f" the {count} ports above each of {ports[0]} and {ports[1]}; put them further"
+                " apart"
+            )
+    sequence = Path(settings.data_dir) / "sequence"
+    if (sequence / "blocks").exists() and not (sequence / ZOOKEEPER_MARK).exists():
+        # The first worker would move them while others lease already.
+        raise DataFolderError(
+            f"{sequence} has PIDs that are not in ZooKeeper; start the server once without"
+            " --workers: it moves them"
+        )
+
+
+def _names(settings: Settings) -> tuple[str, ...]:
+    """Return the settings with an address of which each worker has one of its own."""
+    return _NUMBERED if settings.metrics_listen is None else (*_NUMBERED, "metrics_listen")
+
+
+def _address(settings: Settings, name: str) -> str:
+    """Return an address of all workers; an advertised one is the listener's by default."""
+    found: str | None = getattr(settings, name)
+    return found or getattr(settings, name.replace("_advertise", "_listen"))
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _numbered(address: str, number: int) -> str:
+    return f"{address.rpartition(':')[0]}:{_port(address) + number}"

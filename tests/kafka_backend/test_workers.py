@@ -1,0 +1,120 @@
+"""Workers share a Kafka, and are killed, as is their supervisor: each record is there once.
+
+Clients know the workers' common address only. What Kafka itself has is compared with what they were
+told.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.client.loads import loads_for as leased_loads_for
+from tests.crash.clients import Load
+from tests.crash.lives import get_on, loads_for
+from tests.crash.readback import consume
+from tests.crash.seeds import new_random
+from tests.kafka_backend.loads import HttpLoad
+from tests.servers.kafka import KafkaServer
+from tests.servers.supervised import SupervisedServer
+from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
+from tests.servers.zookeeper import ZooKeeperServer
+
+pytestmark = [needs_kafka, pytest.mark.kafka]
+
+_HANG_S = 300.0
+_PARTITIONS = 6
+_WORKERS = 2
+_STARTED_AGAIN = "a worker has ended and is started again"
+
+
+@pytest.fixture
+def server(kafka: KafkaServer, tmp_path: Path) -> Iterator[SupervisedServer]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
+        server = SupervisedServer(
+            tmp_path / "server", _WORKERS, log="kafka", upstream=kafka.bootstrap,
+            zookeeper=f"{zookeeper.hosts}/w", zookeeper_session_seconds="2", log_level="info",
+            upstream_metadata_seconds="0.5",
+        )  # fmt: skip
+        try:
+            yield server
+        finally:
+            server.kill9()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is more than an entry in the table of processes."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.timeout(900)
+def test_kills_of_a_worker_and_of_the_supervisor(
+    kafka: KafkaServer, server: SupervisedServer
+) -> None:
+    random = new_random("workers")
+    server.start()
+    server.wait_complete()
+    topic = f"workers-{server.kafka_port}"
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(30)
+    loads = _loads(server, topic, random)
+    get_on(loads, within_s=_HANG_S)
+    found = admin.list_topics(topic)
+    ports = {each.id: each.port for each in found.brokers.values()}
+    assert set(ports.values()) == {server.kafka_port + 1, server.kafka_port + 2}
+    leaders = {each.leader for each in found.topics[topic].partitions.values()}
+    assert leaders == set(ports), "each worker leads some partitions"
+
+    killed = server.pid_of(2)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: server.pid_of(2) not in (0, killed), "another worker 2")
+    assert server.log_text().count(_STARTED_AGAIN) == 1
+    assert "signal SIGKILL" in server.log_text()
+    assert _runs(server.pid_of(1))
+    get_on(loads, within_s=_HANG_S)
+
+    os.kill(server.pid, signal.SIGHUP)
+    read = "settings read again"
+    until(lambda: server.log_text().count(read) == _WORKERS + 1, "all to read the settings again")
+
+    pids = server.worker_pids()
+    assert len(pids) == _WORKERS
+    server.kill9()
+    until(lambda: not any(map(_runs, pids)), "no worker to be left")
+    server.start()
+    server.wait_complete(times=2)
+    get_on(loads, within_s=_HANG_S)
+
+    assert server.stop(timeout_s=_HANG_S) == 0
+    stops = re.findall(r"(stopping|stopped) +worker=(\d)", server.log_text())
+    assert stops == [(each, str(number)) for number in (2, 1) for each in ("stopping", "stopped")]
+    assert re.search(r"drained +slots_left=0 worker=2", server.log_text())
+    server.start()
+    get_on(loads, within_s=_HANG_S)
+
+    for load in loads:
+        load.finish(_HANG_S)
+    stored = consume(kafka.bootstrap, topic, _PARTITIONS, markers=True)
+    for load in loads:
+        load.ledger.check(stored)
+    print(f"{len(stored)} records; a worker and the supervisor were killed, and all were stopped")
+
+
+def _loads(server: SupervisedServer, topic: str, random: Random) -> list[Load]:
+    kafka = loads_for(server.bootstrap, topic, _PARTITIONS, random)
+    leased = leased_loads_for(server, server.bootstrap, topic, _PARTITIONS, random)
+    http = HttpLoad(server, topic, _PARTITIONS, Random(random.random()))
+    loads: list[Load] = [*kafka, *leased, http]
+    for load in loads:
+        load.start()
+    return loads
