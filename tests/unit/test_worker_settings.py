@@ -31,6 +31,9 @@ def test_each_has_ports_and_a_folder_of_its_own() -> None:
     assert third.kafka_advertise == "proxy1:29095"
     assert (third.http_listen, third.http_advertise) == ("0.0.0.0:8083", "0.0.0.0:8083")
     assert (first.kafka_listen, first.workers) == ("[::1]:19093", 1)
+    assert third.metrics_listen is None
+    apart = worker_settings(_settings(metrics_listen="127.0.0.1:9100"), 2)
+    assert apart.metrics_listen == "127.0.0.1:9102"
 
 
 def test_several_need_shared() -> None:
@@ -46,6 +49,8 @@ def test_several_need_shared() -> None:
         ({"http_advertise": "h:65533"}, "--http-advertise: 3 workers"),
         ({"kafka_listen": "127.0.0.1:8077"}, "the 3 ports above each of 8077 and 8080"),
         ({"kafka_listen": "127.0.0.1:8083"}, "the 3 ports above each of 8083 and 8080"),
+        ({"metrics_listen": "127.0.0.1:8082"}, "--http-listen and --metrics-listen: 3 workers"),
+        ({"metrics_listen": "127.0.0.1:65533"}, "--metrics-listen: 3 workers .* is no port"),
     ],
 )
 def test_ports_that_do_not_suffice(tmp_path: Path, given: dict[str, str], text: str) -> None:
