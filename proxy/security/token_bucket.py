@@ -59,7 +59,7 @@ class TokenBucket:
             now: by the monotonic clock.
         """
         paid_at, full_at = self._paid_at, now - self._window
-        if paid_at < full_at:
+        if paid_at < full_at:  # noqa: PLR1730 - half the time of max
             paid_at = full_at  # a bucket holds no more than a window's tokens
         paid_at += tokens / self.rate
         self._paid_at = paid_at
