@@ -358,7 +358,9 @@ class Partition:
             # Later batches on the wire must not overtake it. (Batches of a policy that counts from
             # 0 cannot, and a producer name gets another stand-in PID the next time.)
             self._note_failed(rules, pid, pending.batch)
-        reason = "all lease slots are taken"
+        owners = self._leases.owners
+        refusal = owners.refusal() if owners is not None else ""
+        reason = refusal or "all lease slots are taken"
         self._reject(pending, rules.policy, Outcome(Status.NO_LEASE, reason=reason))
 
     def _note_failed(self, rules: Rules, pid: int, batch: Batch) -> None:

@@ -18,7 +18,7 @@ from pidlease.engine.lease_service import (
     UnknownPidError,
     WrongPolicyError,
 )
-from pidlease.engine.leases.leases import NoPidError
+from pidlease.engine.leases.leases import NoPidError, UserBoundError
 from pidlease.engine.named_leases import (
     NameBusyError,
     NameConflictError,
@@ -60,6 +60,7 @@ _KINDS: Final[Mapping[type[Exception], tuple[Problem, str | None]]] = {
     NameBusyError: (Problem.NAME_BUSY, "name"),
     NamesError: (Problem.NAMES_UNAVAILABLE, None),
     NoPidError: (Problem.PIDS_UNAVAILABLE, None),
+    UserBoundError: (Problem.QUOTA_EXCEEDED, None),
     TopicExistsError: (Problem.TOPIC_EXISTS, "name"),
     TopicForbiddenError: (Problem.KAFKA_FORBIDDEN, None),
     TopicsUnavailableError: (Problem.KAFKA_UNAVAILABLE, None),
@@ -140,8 +141,8 @@ def refusal(
     fields = answer.model_dump().items()
     content = {name: value for name, value in fields if value is not None or name == "field"}
     found = dict(headers or {})
-    if problem.status == 503:
-        found["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if problem.status in (429, 503):
+        found.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
     return JSONResponse(content, problem.status, found, media_type=MEDIA_TYPE)
 
 

@@ -21,8 +21,12 @@ PRODUCED_BYTES: Final = "producer_byte_rate"
 FETCHED_BYTES: Final = "consumer_byte_rate"
 #: Requests a second; Kafka has a share of its threads' time instead.
 REQUESTS: Final = "request_rate"
+#: PIDs leased at once, of users alone.
+LEASES: Final = "leases_max"
 #: The keys, and whether their values are whole numbers.
-KEYS: Final[Mapping[str, bool]] = {PRODUCED_BYTES: True, FETCHED_BYTES: True, REQUESTS: False}
+KEYS: Final[Mapping[str, bool]] = {
+    PRODUCED_BYTES: True, FETCHED_BYTES: True, REQUESTS: False, LEASES: True,
+}  # fmt: skip
 #: Kafka's keys that are not served, and why.
 _OTHERS: Final[Mapping[str, str]] = {
     "request_percentage": "a share of the threads' time is not measured here; set request_rate",
@@ -87,6 +91,17 @@ def checked_limit(key: str, value: float) -> float:
     return value
 
 
+def checked_limits(entity: Entity, keys: Iterable[str]) -> Entity:
+    """Return an entity if it may have limits of these keys.
+
+    Raises:
+        QuotaError: a lease belongs to no client id.
+    """
+    if LEASES in keys and entity.client_id != ABSENT:
+        raise QuotaError(f"quota {LEASES} is of a {USER}, without a {CLIENT_ID}")
+    return entity
+
+
 def checked_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
     """Return the entity of some parts.
 
@@ -127,7 +142,7 @@ def quota_from(fields: Mapping[str, Any]) -> Quota:
     if not rest:
         raise QuotaError(f"no quota; the keys are {', '.join(KEYS)}")
     limits = sorted((key, checked_limit(key, value)) for key, value in rest.items())
-    return Quota(checked_entity(parts), tuple(limits))
+    return Quota(checked_limits(checked_entity(parts), rest), tuple(limits))
 
 
 def fields_of(quota: Quota) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from proxy.security.quota_rules import (
     ABSENT,
     FETCHED_BYTES,
+    LEASES,
     NAME_LENGTH_MAX,
     PRODUCED_BYTES,
     REQUESTS,
@@ -103,6 +104,11 @@ class Quotas:
             return self._clients[key]
         except KeyError:
             return self._find(key)
+
+    def leases_max(self, user: str) -> int | None:
+        """Return how many PIDs a user may lease at once; None: any number."""
+        found = effective(self.rules, LEASES, user, ABSENT) if self.active else None
+        return None if found is None else int(found[1])
 
     def count(self, quota: str, listener: str, seconds: float) -> None:
         """Count that a client is throttled."""

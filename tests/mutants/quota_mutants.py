@@ -126,6 +126,27 @@ QUOTAS: Final = (
         (f"{_HTTP_TESTS}::test_reads_that_began_together_are_bounded",),
     ),
     Mutant(
+        "a user leases any number of PIDs",
+        "pidlease/engine/leases/leases.py",
+        "            raise UserBoundError(_USER_BOUND, refusal)\n        pid = make_pid(",
+        "            self.expire()\n        pid = make_pid(",
+        ("tests/secure/test_lease_bounds.py::test_leases_of_a_user_are_bounded",),
+    ),
+    Mutant(
+        "a Kafka client leases for no user",
+        "proxy/kafka/access/secured_apis.py",
+        "        if header.api_key != API_INIT_PRODUCER_ID:\n",
+        "        if header.api_key == API_INIT_PRODUCER_ID:\n",
+        ("tests/secure/test_lease_bounds.py::test_leases_of_a_user_are_bounded",),
+    ),
+    Mutant(
+        "an ended lease stays counted",
+        "pidlease/engine/leases/leases.py",
+        "                self.owners.ended(pid)\n",
+        "                pass\n",
+        ("tests/secure/test_lease_bounds.py::test_what_is_counted_is_forgotten_with_the_lease",),
+    ),
+    Mutant(
         "events do not wait",
         _METER,
         "                    await self._wait(check)\n",

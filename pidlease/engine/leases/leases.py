@@ -20,6 +20,7 @@ from pidlease.core.packed import arrival_of
 from pidlease.core.pid import POLICY_SHIFT, Policy, make_pid, number_of, policy_of
 from pidlease.core.producer_names import ProducerNames, is_stand_in
 from pidlease.core.ring import LeaseRing, RingFullError
+from pidlease.engine.leases.lease_owners import LeaseOwners
 from pidlease.engine.leases.lease_table import LeasedPartition, LeaseTable
 from pidlease.engine.leases.pid_blocks import PidBlocks
 from pidlease.engine.recent_events import RecentEvents
@@ -35,6 +36,7 @@ _AT_ONCE: Final = 500
 _NO_BLOCK: Final = "no block"
 _RING_FULL: Final = "ring full"
 _KEYS_FULL: Final = "keys full"
+_USER_BOUND: Final = "user's bound"
 
 _log = structlog.get_logger(__name__)
 
@@ -50,6 +52,10 @@ class NoPidError(Exception):
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
         self.why: Final = why
+
+
+class UserBoundError(NoPidError):
+    """The clients of a user lease as many PIDs as they may."""
 
 
 class Leases:
@@ -96,6 +102,8 @@ class Leases:
         self.read_fences: Callable[[], Awaitable[None]] | None = None
         #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
+        #: Bounds the leases of users; None: there is no bound.
+        self.owners: LeaseOwners | None = None
         #: Called with each PID after its lease has ended.
         self.on_ended: Final[list[Callable[[int], None]]] = []
         self._table = LeaseTable()
@@ -146,7 +154,12 @@ class Leases:
         if len(self.ring) >= self.ring.capacity:
             text = f"all {self.ring.capacity} lease slots are taken; try again later"
             raise NoPidError(_RING_FULL, text)
+        owners = self.owners
+        if owners is not None and (refusal := owners.refusal()):
+            raise UserBoundError(_USER_BOUND, refusal)
         pid = make_pid(policy, self.blocks.take())
+        if owners is not None:
+            owners.leased(pid)
         self.ring.grant(pid, now_ms + self.lease_ms)
         self._table.put(pid, now_ms)
         self.granted_by[policy] += 1
@@ -232,6 +245,9 @@ class Leases:
             except RingFullError:
                 self.refused_by[_KEYS_FULL if is_of_key(pid) else _RING_FULL, policy_of(pid)] += 1
                 return False
+            except UserBoundError as error:
+                self.refused_by[error.why, policy_of(pid)] += 1
+                return False
             self._table.put(pid, -1, now_ms)
         elif lease.first_ms < 0:
             self._table.put(pid, lease.granted_ms, now_ms)
@@ -246,7 +262,12 @@ class Leases:
             self.ring.restore(pid, due_ms)
             return
         self.expire()
+        owners = None if is_of_key(pid) else self.owners
+        if owners is not None and (refusal := owners.refusal()):
+            raise UserBoundError(_USER_BOUND, refusal)
         self._ring_of(pid).grant(pid, due_ms)
+        if owners is not None:
+            owners.leased(pid)
 
     def _ring_of(self, pid: int) -> LeaseRing:
         return self.keys if is_of_key(pid) else self.ring
@@ -266,6 +287,8 @@ class Leases:
                 self.fences.pop(pid, None)
                 self.formers.pop(pid, None)
             self.recent.ended(pid, self._names.name(pid), now_ms)
+            if self.owners is not None:
+                self.owners.ended(pid)
             for on_ended in self.on_ended:
                 on_ended(pid)
             self._names.drop(pid)

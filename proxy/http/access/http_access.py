@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pidlease.engine.leases.lease_owners import USER
 from pidlease.http_api.problems import Problem
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights
@@ -122,6 +123,7 @@ class HttpAccess:
                     await refused(scope, receive, send)
                     return
         token = CALLER.set(HttpCaller(known.caller, authorizer, meter.count_produced))
+        user = USER.set(user_of(known.caller.principal))
 
         def check() -> None:
             if not self._is_valid(known, needs):
@@ -138,6 +140,7 @@ class HttpAccess:
             # uvicorn closes the connection, because its response is not complete.
             self._audit(known.caller, scope, "revoked")
         finally:
+            USER.reset(user)
             CALLER.reset(token)
 
     def _is_valid(self, known: _Known, needs: Needs) -> bool:

@@ -24,6 +24,7 @@ from proxy.security.quota_rules import (
     Rules,
     checked_entity,
     checked_limit,
+    checked_limits,
 )
 from proxy.security.security import Security
 
@@ -86,7 +87,8 @@ class QuotasApi:
         for entry in request.entries:
             try:
                 entity = _new_entity(entry, good)
-                good[entity] = _changes(entry.ops)
+                changes = _changes(entry.ops)
+                good[checked_limits(entity, changes)] = changes
                 results.append((entry, ErrorCode.none, None))
             except QuotaError as error:
                 results.append((entry, ErrorCode.invalid_request, str(error)))

@@ -8,6 +8,7 @@ import structlog
 from typing_extensions import override
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.leases.lease_owners import LeaseOwners
 from pidlease.kafka.api import API_SASL_AUTHENTICATE, API_SASL_HANDSHAKE
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.observability.repeated_lines import LINES
@@ -33,7 +34,8 @@ def secure_listener(
     config: KafkaListenerConfig, budget: MemoryBudget, apis: Apis, engine: Engine,
     security: Security,
 ) -> "SecureListener":  # fmt: skip
-    """Make a listener in front of request handlers."""
+    """Make a listener in front of request handlers, and bound the leases of users from now on."""
+    engine.leases.owners = LeaseOwners(security.quotas.leases_max)
     return SecureListener(
         config, budget, SecuredApis(apis, engine, config.cluster, security), security
     )

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.engine import Engine
+from pidlease.engine.leases.lease_owners import USER
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.kafka.api import (
     API_ALTER_CLIENT_QUOTAS,
@@ -24,6 +25,7 @@ from pidlease.kafka.api import (
     API_DESCRIBE_CLIENT_QUOTAS,
     API_DESCRIBE_USER_SCRAM_CREDENTIALS,
     API_FETCH,
+    API_INIT_PRODUCER_ID,
     API_METADATA,
     API_OFFSET_FETCH,
     API_SASL_AUTHENTICATE,
@@ -68,7 +70,7 @@ from proxy.kafka.request_order import Answered
 from proxy.kafka.served_versions import Versions, advertised
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Authorizer, Caller, Right
-from proxy.security.security import Security
+from proxy.security.security import Security, user_of
 
 #: A larger request is decoded while other tasks run, and the connection's next requests wait.
 _AT_ONCE_BYTES: Final = 4 << 10
@@ -240,7 +242,7 @@ class SecuredApis:
                 if not self._is_super(slot):
                     return refused_response(header, read_request(header, frame), CLUSTER_REFUSED)
                 return self._answer_own(slot, header, frame)
-            return self._inner.answer(slot, header, frame)
+            return self._answer_inner(slot, header, frame)
         if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
             return self._inner.answer(slot, header, frame)
         if len(frame) <= _AT_ONCE_BYTES:
@@ -313,9 +315,18 @@ class SecuredApis:
     ) -> Answered:
         """Let the request be answered, and hide what the client may not see."""
         if rule.hidden is None:
-            return self._inner.answer(slot, header, frame)
+            return self._answer_inner(slot, header, frame)
         hide = partial(self._hide, header, rule, caller_of(slot.connection))
         return self._rewritten(slot, header, frame, hide)
+
+    def _answer_inner(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        if header.api_key != API_INIT_PRODUCER_ID:
+            return self._inner.answer(slot, header, frame)
+        token = USER.set(user_of(caller_of(slot.connection).principal))
+        try:
+            return self._inner.answer(slot, header, frame)
+        finally:
+            USER.reset(token)
 
     def _permits(self, caller: Caller, need: Need) -> bool:
         return cast(Authorizer, self._authorizer).permits(caller, *need.rights)

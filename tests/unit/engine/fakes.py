@@ -9,6 +9,7 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of
+from pidlease.engine.leases.lease_owners import LeaseOwners
 from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
@@ -107,6 +108,7 @@ class FakeLeases(Leases):
     adopted: list[int] = field(default_factory=list)
     fences: dict[int, int] = field(default_factory=dict)
     formers: dict[int, int] = field(default_factory=dict)
+    owners: LeaseOwners | None = None
 
     def age(self, pid: int, hole_ms: int) -> Age:
         return self.ages.get(pid, Age.YOUNG)
