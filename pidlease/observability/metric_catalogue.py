@@ -264,7 +264,8 @@ KAFKA_REFUSED = _define(
 KAFKA_CONNECTIONS = _define("gauge", "pidlease_kafka_connections", "Connected clients.")
 KAFKA_PAUSED = _define(
     "gauge", "pidlease_kafka_paused_connections",
-    "Connections not being read: the log or the client is slow, or memory is short.",
+    "Connections not being read: the log or the client is slow, memory is short, or a quota is"
+    " used up.",
 )  # fmt: skip
 QUOTA_THROTTLES = _define(
     "counter", "pidlease_quota_throttles",

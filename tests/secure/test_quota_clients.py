@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as Part
 from pidlease.client import BlockingProducer
 from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import needs_openssl
+from tests.servers.pidlease import PidleaseServer
 
 pytestmark = needs_openssl
 _COUNT = 60
@@ -109,3 +110,13 @@ def test_our_own_producer(running: Running) -> None:
     with running.http("root") as root:
         found = root.get("/v1/topics/t/partitions").json()["partitions"]
     assert found[0]["log_end"] == _COUNT
+
+
+def test_a_server_without_names_says_that_no_quota_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "security"
+    folder.mkdir(parents=True)
+    (folder / "quotas").write_text('{"user": null, "request_rate": 1}\n')
+    with PidleaseServer(tmp_path, data_dir=tmp_path / "data") as server:
+        assert "no quota is in force" in server.log_text()
+        for _ in range(20):
+            assert server.get("/v1/topics")[0] == 200
