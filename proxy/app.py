@@ -260,13 +260,15 @@ class App:
         await self._start_http()
         self._pool = IoPool(asyncio.get_running_loop(), self._settings.io_threads)
         self._coordinator_pool = IoPool(asyncio.get_running_loop(), _COORDINATOR_THREADS)
-        backend = self._chosen_backend()(self._settings, self._files, self._pool)
+        backend = self._chosen_backend()(
+            self._settings, self._files, self._pool, self._coordinator_pool
+        )
         self._backend = backend
         await backend.open()
         self._engine = Engine(
             backend.store,
             backend.snapshots,
-            backend.coordination._replace(pool=self._coordinator_pool),
+            backend.coordination,
             self._pool,
             engine_config(self._settings),
             appends=backend.appends,

@@ -45,10 +45,13 @@ class Backend(ABC):
     cluster_id: str
     appends: AppenderFactory
 
-    def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
+    def __init__(
+        self, settings: Settings, files: Files, pool: IoPool, coordinator_pool: IoPool
+    ) -> None:
         self._settings: Final = settings
         self._files: Final = files
         self._pool: Final = pool
+        self._coordinator_pool: Final = coordinator_pool
         self._coordinator: Coordinator | None = None
         self._folder: DataDirectory | None = None
         self.lost: Final = asyncio.Event()
@@ -72,7 +75,7 @@ class Backend(ABC):
         self._folder = folder
         coordinator = Coordinator(self._files, folder.sequence, folder.names, self._settings)
         self._coordinator = coordinator
-        self.coordination = coordinator.open()
+        self.coordination = coordinator.open()._replace(pool=self._coordinator_pool)
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
         return coordinator
 

@@ -70,8 +70,10 @@ class KafkaBackend(Backend):
     _writers: KafkaWriters
     _kafka: KafkaStore
 
-    def __init__(self, settings: Settings, files: Files, pool: IoPool) -> None:
-        super().__init__(settings, files, pool)
+    def __init__(
+        self, settings: Settings, files: Files, pool: IoPool, coordinator_pool: IoPool
+    ) -> None:
+        super().__init__(settings, files, pool, coordinator_pool)
         self.appends: AppenderFactory = _kafka_appender
         self._upstream: Final = Upstream(upstream_config(settings))
         self._versions: dict[int, tuple[int, int]] = {}
@@ -105,8 +107,9 @@ class KafkaBackend(Backend):
             owned = SharedCall(partial(self._is_owner, self._ownership))
         owns = None if owned is None and self.shared is None else partial(self._owns, owned)
         # Not the log's threads: all of these may be reading, and wait for ids to be looked up.
-        pool = self.coordination.pool or self._pool
-        self._writers = KafkaWriters(self._upstream.fencing, ids, pool, wall_clock_ms, owns)
+        self._writers = KafkaWriters(
+            self._upstream.fencing, ids, self._coordinator_pool, wall_clock_ms, owns
+        )
         if self.shared is not None:
             self._writers.after_take = self._read_fences
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
@@ -123,7 +126,7 @@ class KafkaBackend(Backend):
     def _share(self, coordinator: Coordinator) -> None:
         self._members = coordinator.members(self.cluster_id)
         self.shared = shared_cluster(
-            self._settings, self._files, self._members, coordinator.server, self._pool
+            self._settings, self._files, self._members, coordinator.server, self._coordinator_pool
         )
 
     async def _wait_for_stranger(self) -> None:
