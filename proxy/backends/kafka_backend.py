@@ -106,13 +106,9 @@ class KafkaBackend(Backend):
             # Every partition checks this before it refuses a batch: they share one call.
             owned = SharedCall(partial(self._is_owner, self._ownership))
         owns = None if owned is None and self.shared is None else partial(self._owns, owned)
+        # Not the log's threads: all of these may be reading, and wait for ids to be looked up.
         self._writers = KafkaWriters(
-            self._upstream.fencing,
-            ids,
-            # Not the log's threads: all of these may be reading, and wait for ids to be looked up.
-            self._coordinator_pool,
-            wall_clock_ms,
-            owns,
+            self._upstream.fencing, ids, self._coordinator_pool, wall_clock_ms, owns
         )
         if self.shared is not None:
             self._writers.after_take = self._read_fences

@@ -10,12 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import httpx
 import pytest
 
 from tests.client.loads import LeasedLoad
 from tests.crash.clients import LibrdkafkaLoad, Load
 from tests.crash.lives import Retries, wait_for
 from tests.crash.seeds import SOAK, new_random
+from tests.http_api.appending import RAW, path_of, producer
 from tests.kafka_backend import spoiling
 from tests.kafka_backend.between import Between
 from tests.kafka_backend.loads import HttpLoad
@@ -32,6 +34,7 @@ from tests.kafka_listener.messages import (
 )
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [
@@ -42,6 +45,8 @@ pytestmark = [
 PARTITIONS: Final = 2
 _ADD_PARTITIONS, _END_TXN = 24, 26
 _API_VERSIONS, _DESCRIBE_TRANSACTIONS = 18, 65
+#: The default of --io-threads.
+_READERS = 8
 #: How often each fault strikes: batches of Kafka's clients and of ours are to be among them.
 TIMES: Final = 12 if SOAK else 2
 _WAIT_S: Final = 300.0
@@ -227,7 +232,14 @@ def test_answers_are_spoilt(between: Between, group: str) -> None:
 def test_several_servers_need_a_kafka_that_reports_writers(
     between: Between, tmp_path: Path
 ) -> None:
-    """Kafka before 3.0 has no DescribeTransactions, and says so in ApiVersions."""
+    """Kafka before 3.0 has no DescribeTransactions, and says so in ApiVersions.
+
+    When it has, the server reads partitions under writers that its ZooKeeper does not know: more of
+    them at once than there are threads for reading.
+    """
+    topic = new_topic(between.server, partitions=_READERS + 1)
+    until(lambda: all(_appended(between.server, topic, each) for each in range(_READERS + 1)),
+          "a record under the writer of each partition")  # fmt: skip
     settings = {"upstream": between.spoiler.bootstrap, "log": "kafka", "shared": "true"}
     with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
         settings["zookeeper"] = f"{zookeeper.hosts}/p"
@@ -241,3 +253,10 @@ def test_several_servers_need_a_kafka_that_reports_writers(
         assert "--shared needs Kafka 3.0 or newer, and broker" in server.log_text()
         server.start()  # now it has it again
         assert server.stop() == 0
+
+
+def _appended(server: PidleaseServer, topic: str, partition: int) -> bool:
+    """Append a record under the partition's writer; False: try again."""
+    url = f"{server.http_url}{path_of(topic, partition)}"
+    headers = {**RAW, **producer("reader", 0, 0)}
+    return httpx.post(url, content=b"x", headers=headers, timeout=60).status_code == 200  # type: ignore[arg-type]
