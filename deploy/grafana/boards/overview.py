@@ -125,17 +125,26 @@ _ROOM: Final = Row("Resources", (
     ),
     graph(
         "Connections",
-        "Level. The server does not read from paused ones: the log or the clients are slow, or"
-        " memory is short.",
+        "Level. The server does not read from paused ones: the log or the clients are slow, memory"
+        " is short, or a quota is used up.",
         COUNT,
         Query(total(metrics.KAFKA_CONNECTIONS, "instance"), "{{instance}}"),
         Query(total(metrics.KAFKA_PAUSED, "instance"), "{{instance}} paused"), width=6,
+    ),
+    graph(
+        "Throttled by quotas",
+        "0 without quotas. Otherwise clients want more than their quotas allow: how often a second,"
+        " and how many of them wait on average.",
+        COUNT,
+        Query(f"{rate(metrics.QUOTA_THROTTLES, 'quota')} or vector(0)", "{{quota}} by second"),
+        Query(f"{rate(metrics.QUOTA_THROTTLED_SECONDS, 'quota')} or vector(0)", "{{quota}} wait"),
+        width=8,
     ),
     table(
         "Versions",
         "One version everywhere, except during an upgrade. log: embedded, or kafka (in front of"
         " Kafka).",
-        COUNT, series(metrics.BUILD_INFO), width=24,
+        COUNT, series(metrics.BUILD_INFO), width=16,
     ),
 ))  # fmt: skip
 
