@@ -76,7 +76,10 @@ class AlreadyRead(NamedTuple):
 
 
 _NOTHING_READ: Final = AlreadyRead()
-_PID_BLOCKS_READ: Final = AlreadyRead(pid_blocks=True)
+#: The outcome if the log must be read before a batch is validated, and may not be waited for.
+_READ_AGAIN: Final = Outcome(
+    Status.FAILED, reason="the log has changed while the PID was looked up; send it again"
+)
 
 
 class Partition:
@@ -172,7 +175,7 @@ class Partition:
             self._reject(pending, None, Outcome(Status.MALFORMED, reason=no_policy(pid)))
             return
         if self._lookup is not None and not read.pid_blocks and self._lookup.holds(pid):
-            self._look_up(rules, pending)
+            self._look_up(rules, pending, read)
             return
         in_flight = self._in_flight.get(pid)
         if self._shared and not read.log:
@@ -236,7 +239,7 @@ class Partition:
         """
         pid = pending.pid
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
-            self._look_up(rules, pending)
+            self._look_up(rules, pending, read)
             return True
         if self._reads_on(rules, pending, read):
             return True
@@ -256,11 +259,11 @@ class Partition:
         self._wait_for(reading, rules, pending, read._replace(log=True))
         return True
 
-    def _look_up(self, rules: Rules, pending: Pending) -> None:
+    def _look_up(self, rules: Rules, pending: Pending, read: AlreadyRead) -> None:
         """Validate a batch again after a lookup of PID blocks, or after earlier waiting batches."""
         if self._lookup is None:
             self._lookup = BlockLookup(self._leases)
-        self._wait_for(self._lookup, rules, pending, _PID_BLOCKS_READ)
+        self._wait_for(self._lookup, rules, pending, read._replace(pid_blocks=True))
 
     def _wait_for(
         self, reading: ParkedBatches, rules: Rules, pending: Pending, read: AlreadyRead
@@ -276,8 +279,22 @@ class Partition:
         waited = pending
         if rules.holes:
             waited = Watched(pending, partial(self._fail_waiting, pending.pid))
-        again = partial(self.produce, waited, read)
+        looked_up_last = read.log and reading is self._lookup
+        again = partial(self._go_on if looked_up_last else self.produce, waited, read)
         reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
+
+    def _go_on(self, pending: Pending, read: AlreadyRead) -> None:
+        """Validate a batch after a lookup that came after its read of the log.
+
+        It does not wait for the log again: batches that do so now arrived after it, and would be
+        validated before it.
+        """
+        pid = pending.pid
+        in_flight = pid in self._in_flight
+        if self._appends.catch_up_for(pid, in_flight=in_flight, waited=True) is None:
+            self.produce(pending, read)
+        else:
+            self._give_up(pending, _READ_AGAIN)
 
     def _give_up(self, pending: Pending, outcome: Outcome) -> None:
         """Complete a batch that cannot be validated now, and hold off the batches after it."""

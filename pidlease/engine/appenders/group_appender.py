@@ -79,12 +79,13 @@ class Appender(Protocol):
     def applied(self) -> int:
         """The offset before which everything is applied for certain."""
 
-    def catch_up_for(self, pid: int, *, in_flight: bool) -> CatchUp | None:
+    def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> CatchUp | None:
         """Return the catch-up that a producer's batch must wait for; None: none is needed.
 
         Parameters:
             pid: the producer's PID.
             in_flight: whether batches of the producer are in flight.
+            waited: whether the batch has waited for one: then those that wait arrived after it.
         """
 
     def catch_up_before_refusal(self, pid: int) -> CatchUp | None:
@@ -152,7 +153,7 @@ class GroupAppender(Appender):
         return self._partition.next_offset
 
     @override
-    def catch_up_for(self, pid: int, *, in_flight: bool) -> None:
+    def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> None:
         pass  # no other server writes to the log
 
     @override

@@ -81,15 +81,12 @@ class KafkaAppender(Appender, AppendReceiver):
         return own + self._writer_appender.in_flight
 
     @override
-    def catch_up_for(self, pid: int, *, in_flight: bool) -> CatchUp | None:
+    def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> CatchUp | None:
         if policy_of(pid) is not Policy.KAFKA:
-            return (
-                self._takeover
-                if self._takeover.holds(pid) or not self._writer_appender.ready
-                else None
-            )
+            held = not waited and self._takeover.holds(pid)
+            return self._takeover if held or not self._writer_appender.ready else None
         reading = self._catch_up
-        if reading.holds(pid):  # an earlier batch waits, too
+        if not waited and reading.holds(pid):  # an earlier batch waits, too
             return reading
         doubts = not in_flight and self._applied_offset.doubts(
             pid, acknowledged=pid in self._acknowledged

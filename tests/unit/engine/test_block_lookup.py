@@ -1,24 +1,31 @@
 """PIDs that another server may have leased: refused after a look that began behind the batch."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.judge import Age
 from pidlease.core.pid import Policy, make_pid
 from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders.catch_up import ParkedBatches
+from pidlease.engine.appenders.group_appender import AppendTarget, GroupAppender
 from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.leases.pid_blocks import PidBlocks
+from pidlease.engine.partition import Partition
 from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
+from pidlease.log.ports import PartitionLog
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topics.topic_store import Topic
 from tests.kafka_listener.batches import identified
 from tests.unit.engine.fakes import OTHER, PID, Bench, FakeLeases, settle, statuses
 
@@ -144,6 +151,93 @@ async def test_nothing_of_a_monotonic_producer_passes_a_batch_that_failed() -> N
     leases.looks[0].set_result(None)
     await bench.flow()
     assert statuses(*told, more) == [APPENDED, Status.MALFORMED, FAILED, FAILED]
+
+
+# ---------------------------------------------------------------------- with a log that is read
+
+
+class ReadOnRequest(ParkedBatches):
+    """Batches that wait for a read of the log, which the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[asyncio.Future[None]] = []
+
+    async def _read(self, producers: Set[int]) -> None:
+        self.reads.append(asyncio.get_running_loop().create_future())
+        await self.reads[-1]
+
+
+class ReadingAppender(GroupAppender):
+    """An appender of a log that others write to as well: it is read before `ready` is set."""
+
+    shared = True
+
+    def __init__(self, log: PartitionLog, partition: AppendTarget) -> None:
+        super().__init__(log, partition)
+        self.reading = ReadOnRequest()
+        self.ready = False
+
+    @override
+    def catch_up_for(  # type: ignore[override]
+        self, pid: int, *, in_flight: bool, waited: bool = False
+    ) -> ReadOnRequest | None:
+        held = not waited and self.reading.holds(pid)
+        return self.reading if held or not self.ready else None
+
+
+def reading_bench() -> tuple[Bench, LookingLeases, ReadingAppender]:
+    bench, leases = looking_bench(PID)
+    bench.around = replace(bench.around, appends=ReadingAppender)
+    bench.partition = Partition(
+        TopicPartition("t", 0), Topic("t", "id", 1, {}), bench.log, bench.around
+    )
+    appender = bench.partition._appends
+    assert isinstance(appender, ReadingAppender)
+    return bench, leases, appender
+
+
+async def test_a_lookup_after_a_read_of_the_log_is_not_overtaken_by_the_next_read() -> None:
+    """Once a bug: the second batch was validated before the first one, and refused as a gap."""
+    bench, leases, appender = reading_bench()
+    told = [bench.send(0)]
+    await settle()
+    told.append(bench.send(1))  # it waits for the read after the one that has begun
+    appender.reading.reads[0].set_result(None)
+    await settle()
+    assert len(leases.looks) == 1, "the first one waits for a lookup"
+    assert len(appender.reading.reads) == 2, "the second one waits for the log"
+    appender.ready = True
+    leases.leased_elsewhere(PID)
+    leases.looks[0].set_result(None)
+    await settle()
+    appender.reading.reads[1].set_result(None)
+    await bench.flow()
+    assert statuses(*told) == [APPENDED, APPENDED]
+    assert bench.sequences() == [0, 1]
+
+
+async def test_what_was_looked_up_is_sent_again_if_the_log_must_be_read_meanwhile() -> None:
+    """It does not wait for the log: what waits there has come after it."""
+    bench, leases, appender = reading_bench()
+    told = [bench.send(0)]
+    await settle()
+    told.append(bench.send(1))
+    appender.reading.reads[0].set_result(None)
+    await settle()
+    leases.leased_elsewhere(PID)
+    leases.looks[0].set_result(None)  # but it is not ready
+    await settle()
+    assert statuses(told[0]) == [FAILED]
+    appender.ready = True
+    appender.reading.reads[1].set_result(None)
+    await bench.flow()
+    assert statuses(told[1]) == [FAILED], "the first one has to come again"
+    assert bench.sequences() == []
+    again = [bench.send(0), bench.send(1)]
+    await bench.flow()
+    assert statuses(*again) == [APPENDED, APPENDED]
+    assert bench.sequences() == [0, 1]
 
 
 # ---------------------------------------------------------------------- the looks
