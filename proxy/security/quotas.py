@@ -1,7 +1,7 @@
 """The quotas in force, and what clients have used of them, in bounded memory.
 
-What a client uses is counted here for all its connections, by either listener. Each server counts
-by itself, as each broker of Kafka does.
+What a client uses is counted here for all its connections, by either listener. Servers do not add
+their counts up; Kafka's brokers do not, either.
 """
 
 from collections import Counter, defaultdict

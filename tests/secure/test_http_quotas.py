@@ -273,7 +273,7 @@ async def test_reads_beyond_the_quota_are_refused(tmp_path: Path) -> None:
 
 
 async def test_requests_a_second(tmp_path: Path) -> None:
-    """Of all routes but those for everyone; nobody's login counts for nobody."""
+    """Of all routes but those for everyone. A request without a login counts for no user."""
     async with (
         _limited(tmp_path, None, request_rate=20.0) as api,
         api.client("alice") as alice, api.client() as nobody,
