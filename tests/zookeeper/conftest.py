@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper import ZooKeeperServer
 
 Connect = Callable[..., ZooKeeper]
@@ -35,7 +36,7 @@ def connect(server: ZooKeeperServer) -> Iterator[Connect]:
         zookeeper = ZooKeeper(ZooKeeperConfig(hosts, **settings))  # type: ignore[arg-type]
         made.append(zookeeper)
         zookeeper.start()
-        zookeeper.wait(20)
+        zookeeper.wait(WAIT_S)
         return zookeeper
 
     yield connect

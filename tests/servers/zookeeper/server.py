@@ -27,6 +27,8 @@ _JVM_OPTIONS = (
     "-Dzookeeper.4lw.commands.whitelist=*",
     # Without this, ZooKeeper takes a new node's empty directory for one that lost its data.
     "-Dzookeeper.snapshot.trust.empty=true",
+    # Tests kill processes, not machines. On a busy disk an fsync takes longer than a session lives.
+    "-Dzookeeper.forceSync=no",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
 _ANSWER_S = 2
