@@ -5,6 +5,7 @@ Each worker is an active server of its own (--shared). All of them listen on the
 (SO_REUSEPORT), and each on its own ports, which Metadata names.
 """
 
+import errno
 import gc
 import os
 import select
@@ -37,6 +38,9 @@ from proxy.workers.worker_settings import check_workers, worker_settings
 _LOOK_SECONDS: Final = 1.0
 #: How much longer than its own bound a worker's stop may take: it may be suspended.
 _KILL_AFTER_SECONDS: Final = 5.0
+#: The workers of a supervisor that was killed have ended by then.
+_END_WITHIN_SECONDS: Final = 5.0
+_LOOK_AGAIN_SECONDS: Final = 0.05
 #: Loaded before the forks: a worker starts sooner, and all of them share this memory.
 _PRELOADED: Final = ("proxy.backends.kafka_backend", "kazoo.client", "uvloop", "httptools", "httpx")
 _CANNOT_START: Final = 2
@@ -59,9 +63,7 @@ def supervise(settings: Settings, load: Callable[[], Settings]) -> int:
         check_exposure(settings)
         check_workers(settings)
         for name in ("kafka_listen", "http_listen"):
-            # With SO_REUSEPORT another server of this user would get a part of the connections.
-            for each in bound_sockets(getattr(settings, name), f"--{name.replace('_', '-')}"):
-                each.close()
+            wait_until_free(getattr(settings, name), f"--{name.replace('_', '-')}")
     except (DataFolderError, OSError) as error:
         raise StartError(str(error)) from error
 
@@ -84,6 +86,38 @@ def supervise(settings: Settings, load: Callable[[], Settings]) -> int:
     _log.info("starting workers", version=__version__, workers=len(workers),
               kafka=settings.kafka_listen, http=settings.http_listen)  # fmt: skip
     return Supervisor(settings, load, workers, run, manager).run()
+
+
+def wait_until_free(
+    address: str, setting: str, patience_seconds: float = _END_WITHIN_SECONDS
+) -> None:
+    """Check that no other process listens on an address.
+
+    With SO_REUSEPORT, another server of this user would get a part of the connections. But the
+    workers of a supervisor that was killed end a moment later than it, so they are waited for.
+
+    Parameters:
+        address: HOST:PORT.
+        setting: the setting's name, for the error.
+        patience_seconds: how long to wait while it is in use.
+
+    Raises:
+        OSError: the address is in use, or not this machine's.
+    """
+    latest = time.monotonic() + patience_seconds
+    while True:
+        try:
+            for each in bound_sockets(address, setting):
+                each.close()
+        except OSError as error:
+            in_use = isinstance(error.__cause__, OSError) and (
+                error.__cause__.errno == errno.EADDRINUSE
+            )
+            if not in_use or time.monotonic() >= latest:
+                raise
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        else:
+            return
 
 
 class Supervisor:
