@@ -7,7 +7,7 @@ from pathlib import Path
 # A `proxy` in the current folder is another program's.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 for _name in (
-    "proxy.__main__",
+    "proxy.serve_command",
     "proxy.app",
     # What a server imports when it needs it: here, so that forked servers share it.
     "pidlease.storage.snapshot_files",

@@ -60,6 +60,10 @@ systemctl() {
 """
 
 
+#: A reader has none of the plugins of this project's own tests.
+NO_FOREIGN_PLUGINS: Final = "-p no:schemathesis -p no:hypothesispytest"
+
+
 class PageRun:
     """The processes of one page.
 
@@ -179,6 +183,7 @@ class PageRun:
             "PIDLEASE_SERVERS": kafka,
             "PIDLEASE_URL": f"http://{http}",
             "PYTHONWARNINGS": "ignore",
+            "PYTEST_ADDOPTS": NO_FOREIGN_PLUGINS,
             **self._given,
         }
 

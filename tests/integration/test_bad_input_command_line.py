@@ -27,7 +27,7 @@ def _quiet_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("PIDLEASE_")]:
         monkeypatch.delenv(name)
     # Loggers are kept for good once they are used: not with the runner's own stderr behind them.
-    monkeypatch.setattr("proxy.__main__.configure_logs", lambda _: None)
+    monkeypatch.setattr("proxy.serve_command.configure_logs", lambda _: None)
     before = sys.getswitchinterval()
     yield
     sys.setswitchinterval(before)
@@ -62,7 +62,7 @@ def never_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(settings: object) -> None:
         raise AssertionError(f"it was taken: {settings}")
 
-    monkeypatch.setattr("proxy.__main__.run_server", started)
+    monkeypatch.setattr("proxy.serve_command.run_server", started)
 
 
 def test_the_exit_code_of_the_real_thing(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_without_a_data_directory_it_is_the_users_own(
 ) -> None:
     taken: list[Path] = []
     monkeypatch.setattr(
-        "proxy.__main__.run_server", lambda settings, _: taken.append(settings.data_dir)
+        "proxy.serve_command.run_server", lambda settings, _: taken.append(settings.data_dir)
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / home) if home == "data" else home)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.testing import PidleaseServer, ServerError
-from tests.docs.page_run import PageRun
+from tests.docs.page_run import NO_FOREIGN_PLUGINS, PageRun
 from tests.docs.snippets import blocks_of_page
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ def test_the_page_as_pasted(tmp_path: Path) -> None:
     """Also where a user's module has the name of one of the server's."""
     (tmp_path / "proxy.py").write_text(_FOREIGN)
     blocks = blocks_of_page(_PAGE, _ROOT)
-    env = {"PYTEST_ADDOPTS": "-W error::pytest.PytestAssertRewriteWarning"}
+    env = {"PYTEST_ADDOPTS": f"{NO_FOREIGN_PLUGINS} -W error::pytest.PytestAssertRewriteWarning"}
     with PageRun(blocks, tmp_path, lambda: "", env) as run:
         run.run()
 
