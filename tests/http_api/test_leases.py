@@ -14,6 +14,7 @@ from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.storage.topics.topic_store import Topic
 from tests.http_api.serving import Http, append_state, http
 from tests.kafka_listener.harness import Wanted
+from tests.servers.waiting import WAIT_S
 
 
 async def with_topic(door: Http, name: str = "t", partitions: int = 2) -> Partition:
@@ -205,6 +206,13 @@ async def test_a_batch_is_answered_for_each(tmp_path: Path) -> None:
         assert rows[0]["pid"] != rows[2]["pid"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy disk the fsyncs of many blocks take longer than a lease waits."""
+    monkeypatch.setattr("pidlease.engine.lease_service._BLOCK_WAIT_SECONDS", WAIT_S)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_batch_goes_over_many_blocks(tmp_path: Path) -> None:
     async with http(tmp_path) as door:
         await with_topic(door)
@@ -219,6 +227,7 @@ async def test_a_batch_goes_over_many_blocks(tmp_path: Path) -> None:
         assert door.server.engine.leases.refused["no block"] == 0
 
 
+@pytest.mark.usefixtures("patient")
 async def test_batches_that_come_together_share_blocks(tmp_path: Path) -> None:
     """Once a bug: who came second to a block that was used up meanwhile got no PID."""
     async with http(tmp_path) as door:
