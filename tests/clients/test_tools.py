@@ -41,12 +41,12 @@ def tools(server: KafkaServer | PidleaseServer, tmp_path: Path) -> Tools:
 def _fill(tools: Tools, topic: str, counts: list[int]) -> None:
     """Make a topic with so many records in its partitions."""
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})
-    admin.create_topics([NewTopic(topic, len(counts))])[topic].result(30)
+    admin.create_topics([NewTopic(topic, len(counts))])[topic].result(WAIT_S)
     producer = Producer({"bootstrap.servers": tools.bootstrap, "enable.idempotence": True})
     for partition, count in enumerate(counts):
         for number in range(count):
             producer.produce(topic, b"%d" % number, partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def test_topics(tools: Tools) -> None:
@@ -221,7 +221,7 @@ def test_api_versions(tools: Tools, server: KafkaServer | PidleaseServer) -> Non
 
 def test_cluster_id(tools: Tools) -> None:
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})
-    expected = admin.describe_cluster().result(30).cluster_id
+    expected = admin.describe_cluster().result(WAIT_S).cluster_id
     said = tools.run("kafka-cluster", "cluster-id", "cluster-id")
     assert said == [f"Cluster ID: {expected}"]
     tools.keep()

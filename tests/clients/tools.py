@@ -10,8 +10,9 @@ from typing import Final
 from tests.clients.client import java_options
 from tests.clients.facts import Used, record
 from tests.servers.kafka.install import java_command
+from tests.servers.waiting import WAIT_S
 
-_TIMEOUT_S: Final = 120
+_TIMEOUT_S: Final = WAIT_S
 #: Its log is not wanted, but for what it warns of.
 _WARNINGS: Final = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _TOOLS: Final = "org.apache.kafka.tools"

@@ -21,6 +21,7 @@ from proxy.ops.console_page import add_console_page
 from proxy.ops.ops_api import ops_app
 from tests.http_api.appending import listening
 from tests.kafka_listener.harness import Server, Wanted, serving
+from tests.servers.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -139,5 +140,5 @@ async def served(
         add_console_page(app)
         async with listening(app) as port:
             url = f"http://{LOOPBACK}:{port}"
-            async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as client:
                 yield Served(url, client, server, history)

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.copier.sides import PARTITIONS, make_topic
 from tests.servers.kafka import KafkaServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 
 def topic_with_gaps(source: KafkaServer, topic: str, random: Random) -> None:
@@ -45,7 +45,7 @@ def _has_gaps(source: KafkaServer, topic: str) -> bool:
     for number in range(PARTITIONS):
         # The segment that is written to is not compacted; it is closed when a record comes late.
         rolled.produce(topic, b"rolls", b"0", number)
-    assert not rolled.flush(30)
+    assert not rolled.flush(WAIT_S)
     consumer = Consumer({
         "bootstrap.servers": source.bootstrap, "group.id": "holes", "enable.auto.commit": False,
         "isolation.level": "read_uncommitted", "enable.partition.eof": True,

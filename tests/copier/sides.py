@@ -129,7 +129,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **confi
     """Make a topic, and wait until it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(WAIT_S)
     until(lambda: topic in admin.list_topics(timeout=WAIT_S).topics, f"{topic} to be there")
 
 

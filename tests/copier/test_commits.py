@@ -183,7 +183,7 @@ def fill_more(source: KafkaServer, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": source.bootstrap})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
-    assert not producer.flush(30)
+    assert not producer.flush(WAIT_S)
 
 
 async def committed(source: KafkaServer) -> dict[TopicPartition, OffsetAndMetadata]:

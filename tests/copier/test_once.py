@@ -163,7 +163,7 @@ def shorten(server: PidleaseServer, topic: str, *, more: int) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     places = [TopicPartition(topic, number, -1) for number in range(PARTITIONS)]
     for future in admin.delete_records(places).values():
-        future.result(30)
+        future.result(WAIT_S)
 
 
 def test_what_the_source_has_deleted(
@@ -182,7 +182,7 @@ def test_what_the_source_has_deleted(
     for future in admin.delete_records(
         [TopicPartition("deleted", n, -1) for n in range(4)]
     ).values():
-        future.result(30)
+        future.result(WAIT_S)
     refused = copier(tmp_path / "2", source, server, "deleted", "--once")
     assert refused.run() == CANNOT
     assert "is deleted and was never copied; say --skip-lost" in refused.text.replace("\n", " ")
@@ -297,7 +297,7 @@ def test_offsets_that_are_gone(source: KafkaServer, server: PidleaseServer, tmp_
     assert copier(tmp_path / "1", source, server, "expired", "--once").run() == 0
     before = records_of(server)
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
-    admin.delete_consumer_groups(["g-expired"])["g-expired"].result(30)
+    admin.delete_consumer_groups(["g-expired"])["g-expired"].result(WAIT_S)
     refused = copier(tmp_path / "2", source, server, "expired", "--once")
     assert refused.run() == CANNOT, refused.text
     assert "group g-expired has saved nothing for expired-" in refused.text

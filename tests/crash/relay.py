@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Self
 
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
+from tests.servers.waiting import WAIT_S
 
 _PRODUCE = 0
 _LENGTH = struct.Struct(">i")
@@ -78,7 +79,7 @@ class Middle:
         raise NotImplementedError
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port)

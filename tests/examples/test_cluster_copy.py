@@ -10,7 +10,7 @@ from tests.crash.readback import consume
 from tests.crash.seeds import new_random
 from tests.examples.programs import EXAMPLES, SLOW, check_once, outcome, program, wait_for_records
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 _RECORDS = 9_000
 
@@ -32,7 +32,7 @@ def test_each_record_once_over_kill_9(tmp_path: Path) -> None:
         for number, value in enumerate(due):
             producer.produce("orders", value, partition=number % 3)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         script = str(EXAMPLES / "copy_cluster.sh")
         with program(
             script, a.bootstrap, b.bootstrap, b.http_url, "orders", "--session-seconds", "6"

@@ -11,8 +11,9 @@ from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import RAW, path_of
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
-_TIMEOUT_S: Final = 20.0
+_TIMEOUT_S: Final = WAIT_S
 
 
 def make_topic(server: PidleaseServer, partitions: int = 1) -> None:

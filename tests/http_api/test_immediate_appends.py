@@ -19,8 +19,9 @@ from proxy.http.record_routes import RecordLimits
 from tests.client.harness import until
 from tests.http_api.appending import JSON, Answer, Door, door, listening, path_of, post, producer
 from tests.http_api.test_direct_appends import REQUESTS
+from tests.servers.waiting import WAIT_S
 
-_HANG_S: Final = 60.0
+_HANG_S: Final = WAIT_S
 
 
 @pytest.fixture

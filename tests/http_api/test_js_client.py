@@ -26,7 +26,7 @@ from tests.crash.lives import server_in
 from tests.crash.seeds import SOAK, new_random
 from tests.http_api.lives import make_topic, read_back
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 _CLIENT: Final = Path(__file__).resolve().parents[2] / "clients" / "js"
 _PROGRAM: Final = Path(__file__).parent / "node" / "till.js"
@@ -38,7 +38,7 @@ _PAGE: Final = Path(__file__).parent / "node" / "till.html"
 _KILLS: Final = 200 if SOAK else 5
 #: Records that are kept between two kills.
 _PART: Final = 12
-_HANG_S: Final = 60.0
+_HANG_S: Final = WAIT_S
 
 
 def _built() -> Path:

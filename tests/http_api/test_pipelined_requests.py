@@ -9,8 +9,9 @@ import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import RAW, door, listening, path_of, post, producer
+from tests.servers.waiting import WAIT_S
 
-_HANG_S: Final = 60.0
+_HANG_S: Final = WAIT_S
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 

@@ -26,6 +26,7 @@ from proxy.http.record_responses import UnreadableError
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import Answer, Door, door, listening, path_of, producer, values
 from tests.kafka_listener.batches import NOW_MS, batch, changed
+from tests.servers.waiting import WAIT_S
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ODD = [b"", b"text", "ä€\U0001f600".encode(), b"\x00\x01", bytes(range(256)), b'"\\\n', b"x" * 5000]
@@ -89,7 +90,7 @@ async def test_what_librdkafka_wrote(tmp_path: Path, codec: str) -> None:
             })  # fmt: skip
             for each in content:
                 client.produce("t", each, partition=0, headers=[("h", b"\xff")])
-            assert client.flush(30) == 0
+            assert client.flush(WAIT_S) == 0
 
         await asyncio.to_thread(write)
         assert await all_values(here, max_bytes=20_000) == content

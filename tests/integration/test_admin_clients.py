@@ -19,8 +19,9 @@ from confluent_kafka import admin as kafka_admin
 from tests.kafka_listener.admin_requests import DESCRIBE_PRODUCERS, producer_question
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
-_TIMEOUT_S: Final = 20
+_TIMEOUT_S: Final = WAIT_S
 _library: Any = kafka_admin
 
 

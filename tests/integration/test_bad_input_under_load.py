@@ -16,6 +16,7 @@ from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, fetched
 from tests.kafka_listener.messages import FETCH
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 _MIB: Final = 1 << 20
 
@@ -47,7 +48,7 @@ class Calm(threading.Thread):
             self._producer.produce("calm", b"%d" % self.sent, on_delivery=self._delivered)
             self.sent += 1
             self._producer.poll(0.001)
-        self._producer.flush(60)
+        self._producer.flush(WAIT_S)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:

@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from proxy.__main__ import cli
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 
 def status(server: PidleaseServer, *options: str) -> Result:
@@ -20,7 +21,7 @@ def produce(server: PidleaseServer, topic: str, count: int) -> None:
     producer = Producer(config)
     for number in range(count):
         producer.produce(topic, b"%d" % number)
-    assert producer.flush(60) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def test_ready_stopped_and_gone(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_what_a_server_wrote(tmp_path: Path) -> None:
     with server:
         producer = producer_of(server)
         send(producer, 2000)
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         code, _, complaint = verify(server.data_dir)
         assert code == 2
         assert f"is in use by process {server.pid}; stop that one first" in complaint
@@ -91,7 +91,7 @@ def test_what_a_server_wrote(tmp_path: Path) -> None:
         assert 2000 < answer["totals"]["records"] < 5000
 
         server.restart()
-        assert producer.flush(60) == another.flush(60) == 0
+        assert producer.flush(WAIT_S) == another.flush(WAIT_S) == 0
         server.stop()
     code, answer, _ = verify(server.data_dir)
     assert (code, answer["findings"], answer["clean_stop"]) == (0, [], True)

@@ -13,12 +13,13 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka import admin as kafka_admin
 
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 _RECORDS: Final = 100_000
 _RECORDS_PER_CODEC: Final = 3000
 _PARTITIONS: Final = 3
 _CODECS: Final = ("gzip", "snappy", "lz4", "zstd")
-_DEADLINE_S: Final = 60.0
+_DEADLINE_S: Final = WAIT_S
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -45,7 +46,7 @@ def _create(pidlease: PidleaseServer, topic: str) -> None:
     library: Any = kafka_admin
     admin = library.AdminClient({"bootstrap.servers": pidlease.bootstrap})
     for future in admin.create_topics([library.NewTopic(topic, _PARTITIONS, 1)]).values():
-        future.result(20)
+        future.result(WAIT_S)
 
 
 # ---------------------------------------------------------------------- librdkafka

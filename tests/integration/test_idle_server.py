@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 #: Each takes memory and time of every start: 50 MB and half a second for pyarrow.
 NOT_IMPORTED = (
@@ -43,7 +44,7 @@ def imported_by(server: PidleaseServer, *, produce: bool = False) -> set[str]:
         if produce:
             producer = Producer({"bootstrap.servers": server.bootstrap})
             producer.produce("t", b"record")
-            assert producer.flush(60) == 0
+            assert producer.flush(WAIT_S) == 0
         assert server.stop() == 0
         line = next(each for each in server.log_text().splitlines() if each.startswith("imported:"))
     return set(line.split()[1:])

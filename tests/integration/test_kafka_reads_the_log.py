@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.servers.kafka import dump_log_segments
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -35,7 +36,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 producer.produce("t", os.urandom(100), partition=0)
                 if n % 50 == 0:
                     producer.poll(0)
-            assert producer.flush(30) == 0
+            assert producer.flush(WAIT_S) == 0
         server.stop()
     return server.data_dir / "logs" / "t-0"
 

@@ -15,7 +15,7 @@ from tests.http_api.appending import RAW, path_of
 from tests.http_api.appending import producer as http_producer
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 #: See `proxy.app`.
 NOT_IN_TIME = 3
@@ -29,7 +29,7 @@ def test_told_to_stop_while_it_recovers(tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         for n in range(100):
             producer.produce("t", str(n).encode(), partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         server.kill9()
         # Every fsync takes long: it is still at its start when it is told to stop.
         server.settings["faults"] = "slow=1.5 before fsync_folder * 1"
@@ -56,7 +56,7 @@ def test_it_is_not_ready_before_its_doors_close(tmp_path: Path) -> None:
     with PidleaseServer(tmp_path, settings={"stop_delay_seconds": "4"}) as server:
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         producer.produce("t", b"in time")
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         os.kill(server.pid, signal.SIGTERM)
         until(lambda: server.get("/readyz")[0] == 503, "the end of readiness")
         assert connects(server)
@@ -64,7 +64,7 @@ def test_it_is_not_ready_before_its_doors_close(tmp_path: Path) -> None:
         headers = {**RAW, **http_producer("p", 0, 0)}
         assert ask(server, "POST", path_of("t"), b"late, and taken", headers)[0] == 200
         producer.produce("t", b"late, and taken")
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         assert server.wait_exit() == 0
     with PidleaseServer(tmp_path) as server:
         assert server.metric("pidlease_producers") == 2
@@ -75,10 +75,10 @@ def test_a_stop_that_hangs_ends(tmp_path: Path) -> None:
     with PidleaseServer(tmp_path) as server:
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         producer.produce("t", b"acknowledged")
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         server.restart({"faults": "slow=60 before rename */snapshots/* 1", "stop_seconds": "2"})
         producer.produce("t", b"another")
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait_exit(30) == NOT_IN_TIME
@@ -119,7 +119,7 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
         # It is told before it takes effect, at the level of before.
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         producer.produce("t", b"changes something")
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
         until(lambda: told("snapshot") is not None, "a snapshot, told at the new level")
         config.write_text('log-level = "loud"\n')
         os.kill(server.pid, signal.SIGHUP)

@@ -11,9 +11,9 @@ from proxy.security.acls import Operation, ResourceKind
 from tests.secure.secured import allow, write_acls
 from tests.secure.secured_process import SECRETS, Running, started
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
-_HANG_S = 60.0
+_HANG_S = WAIT_S
 
 
 def _get(address: str, path: str) -> httpx.Response:

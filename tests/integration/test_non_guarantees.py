@@ -35,7 +35,7 @@ def test_what_a_restarted_client_sends_again_is_stored_again(server: PidleaseSer
         producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
         for n in range(10):
             producer.produce("again", str(n).encode(), partition=0)
-        assert producer.flush(60) == 0
+        assert producer.flush(WAIT_S) == 0
     assert stored(server, "again") == 20
 
 

@@ -10,6 +10,7 @@ from tests.http_api.appending import RAW, path_of
 from tests.http_api.appending import producer as producer_headers
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 #: Those that a server on the embedded log tells without being a copier, a client or Spark.
 #: Metrics of several active servers.
@@ -28,7 +29,7 @@ def work(server: PidleaseServer) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
     for number in range(100):
         producer.produce("t", b"%d" % number)
-    assert producer.flush(60) == 0
+    assert producer.flush(WAIT_S) == 0
     consumer = Consumer({
         "bootstrap.servers": server.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"
     })  # fmt: skip

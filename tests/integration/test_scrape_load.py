@@ -11,7 +11,7 @@ from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.full_server import fill, make_topic, start
 from tests.crash.seeds import SOAK
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 PRODUCERS, PARTITIONS, CONNECTIONS = 100_000, 100, 2_000
 #: What the issue of the metrics asks for.
@@ -56,7 +56,7 @@ def _scrape_under_load(server: PidleaseServer) -> None:
         sizes.append(len(server.get("/metrics")[1]))
         seconds.append(time.monotonic() - began)
         time.sleep(1)
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
     after = server.metrics()
     looks = after[f"{name}_count"] - before[f"{name}_count"]
     bucket = f'{name}_bucket{{le="{LATE_SECONDS}"}}'

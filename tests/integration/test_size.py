@@ -19,8 +19,9 @@ from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, WireClient
 from tests.kafka_listener.messages import INIT_PRODUCER_ID
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
-TIMEOUT_S = 120
+TIMEOUT_S = WAIT_S
 
 
 @pytest.fixture

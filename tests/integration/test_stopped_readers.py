@@ -20,9 +20,10 @@ from pidlease.spark.reader.log_parts import KafkaPart, LogDamage
 from proxy.__main__ import cli
 from tests.integration.damaged_log import RECORDS, copied, flip, write
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 CUT = 90
-_DEADLINE_S = 30
+_DEADLINE_S = WAIT_S
 
 
 @pytest.fixture(

@@ -9,8 +9,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
-TIMEOUT_S = 20
+TIMEOUT_S = WAIT_S
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def make(cluster: KafkaCluster, topic: str, partitions: int, **config: str) -> N
     """A topic with a replica on each broker."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, 3, config=settings)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, partitions, 3, config=settings)])[topic].result(WAIT_S)
 
 
 def leaders(cluster: KafkaCluster, topic: str) -> dict[int, int]:

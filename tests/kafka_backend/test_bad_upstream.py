@@ -34,7 +34,7 @@ from tests.kafka_listener.messages import (
 )
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [
@@ -259,4 +259,4 @@ def _appended(server: PidleaseServer, topic: str, partition: int) -> bool:
     """Append a record under the partition's writer; False: try again."""
     url = f"{server.http_url}{path_of(topic, partition)}"
     headers = {**RAW, **producer("reader", 0, 0)}
-    return httpx.post(url, content=b"x", headers=headers, timeout=60).status_code == 200  # type: ignore[arg-type]
+    return httpx.post(url, content=b"x", headers=headers, timeout=WAIT_S).status_code == 200  # type: ignore[arg-type]

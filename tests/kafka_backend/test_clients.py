@@ -25,11 +25,12 @@ from tests.kafka_listener.messages import (
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 #: One Kafka for all of them, so one worker.
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS = 30
+_SECONDS = WAIT_S
 
 
 def new_topic(server: PidleaseServer, partitions: int = 3) -> str:

@@ -13,8 +13,9 @@ from pidlease.kafka.errors import UpstreamAwayError
 from proxy.kafka.client_connection import KafkaConnection
 from proxy.kafka.forwarded import client_brokers as links
 from proxy.kafka.forwarded.client_brokers import BrokersOfClients, ClientBrokers
+from tests.servers.waiting import WAIT_S
 
-_SECONDS = 30.0
+_SECONDS = WAIT_S
 _HOUR = 3600.0
 
 

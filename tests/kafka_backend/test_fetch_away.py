@@ -16,6 +16,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.kafka.install import java_command
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka,
@@ -49,7 +50,7 @@ def _consuming(folder: Path, bootstrap: str, topic: str) -> Iterator[Path]:
 def _produce(bootstrap: str, topic: str, value: bytes) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce(topic, value, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def _fetches(server: PidleaseServer) -> float:

@@ -17,10 +17,11 @@ from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS = 30
+_SECONDS = WAIT_S
 _FORGETFUL = {
     "producer.id.expiration.ms": "2000",
     "producer.id.expiration.check.interval.ms": "300",

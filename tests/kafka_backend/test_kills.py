@@ -21,6 +21,7 @@ from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -87,7 +88,7 @@ def test_kills_of_the_server_and_of_kafka(tmp_path: Path) -> None:
 def make_topic(bootstrap: str) -> None:
     """With its partitions, whatever Kafka makes by itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(WAIT_S)
 
 
 def read_back(

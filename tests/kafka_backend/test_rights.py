@@ -14,10 +14,11 @@ from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS = 30
+_SECONDS = WAIT_S
 _NOT_AUTHORIZED = 29
 TOPICS = ("may", "may-not", "no-writer")
 _JAAS = (

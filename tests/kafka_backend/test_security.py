@@ -18,6 +18,7 @@ from tests.servers.authority import Authority, needs_openssl
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, needs_openssl, pytest.mark.kafka]
 
@@ -59,7 +60,7 @@ def secure(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
             information: Any = ScramCredentialInfo(mechanism, 4096)
             change = UserScramCredentialUpsertion("known", information, _PASSWORD.encode())
             for done in admin.alter_user_scram_credentials([change]).values():
-                done.result(30)
+                done.result(WAIT_S)
         yield kafka
 
 

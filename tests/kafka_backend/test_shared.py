@@ -38,7 +38,7 @@ from tests.kafka_backend.loads import HttpLoad
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -66,7 +66,7 @@ class Pair:
 
     def topic(self, name: str) -> str:
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
-        admin.create_topics([NewTopic(name, _PARTITIONS)])[name].result(30)
+        admin.create_topics([NewTopic(name, _PARTITIONS)])[name].result(WAIT_S)
         until(lambda: all(self.leaders(name)), "both own some of its partitions")
         return name
 
@@ -180,7 +180,7 @@ def test_drain_and_rebalance_by_commands(pair: Pair) -> None:
     # It gets none of what comes, until its process is started again.
     later = f"later-{pair.a.kafka_port}"
     admin = AdminClient({"bootstrap.servers": pair.kafka.bootstrap})
-    admin.create_topics([NewTopic(later, _PARTITIONS)])[later].result(30)
+    admin.create_topics([NewTopic(later, _PARTITIONS)])[later].result(WAIT_S)
     until(lambda: _served(pair.b, later) == _PARTITIONS, "the other one to own all")
     assert pair.a.stop() == 0
     pair.a.start()
@@ -215,7 +215,7 @@ def _make_uneven(pair: Pair, topic: str) -> None:
     }
     names = (f"{topic}-{number}" for number in range(10**6))
     for name in islice((each for each in names if slot_of(each, 0) in slots), 5):
-        admin.create_topics([NewTopic(name, 1)])[name].result(30)
+        admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
     until(lambda: _difference(pair) >= 4, "more partitions at one of the servers")
 
 
@@ -282,20 +282,20 @@ def test_http_by_any_server(pair: Pair) -> None:
         for number in range(_PARTITIONS):
             url = f"{server.http_url}{path_of(topic, number)}"
             headers: dict[str, Any] = {**RAW, **producer("any", 0, seq)}
-            answer = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            answer = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=WAIT_S)
             assert (answer.status_code, answer.json()["duplicate"]) == (200, False), answer.text
             owners.setdefault(number, set()).add(answer.headers.get("pidlease-owner", "")[:1])
-            again = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=60)
+            again = httpx.post(url, content=b"%d" % seq, headers=headers, timeout=WAIT_S)
             assert again.json()["duplicate"], again.text
             if "pidlease-owner" in answer.headers:
                 marked = {**headers, "pidlease-forwarded": "1"}
-                refused = httpx.post(url, content=b"x", headers=marked, timeout=60)
+                refused = httpx.post(url, content=b"x", headers=marked, timeout=WAIT_S)
                 assert (refused.status_code, refused.json()["code"]) == (421, "not_owner")
-            records = httpx.get(url, params={"offset": 0}, timeout=60).json()["records"]
+            records = httpx.get(url, params={"offset": 0}, timeout=WAIT_S).json()["records"]
             assert [each["value"] for each in records] == list(map(str, range(seq + 1)))
     # Each partition was reached by its owner, and by the other server.
     assert all(len(each) == 2 for each in owners.values())
-    shown = httpx.get(f"{pair.a.http_url}/v1/servers", timeout=60).json()
+    shown = httpx.get(f"{pair.a.http_url}/v1/servers", timeout=WAIT_S).json()
     assert sum(each["slots"] for each in shown["servers"]) == SLOTS
     assert min(each["slots"] for each in shown["servers"]) > SLOTS // 4
     assert [each["responds"] for each in shown["servers"]] == [True, False]

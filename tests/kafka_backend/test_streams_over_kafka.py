@@ -16,7 +16,7 @@ from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.streams.stream_client import CLOSE, JSON_TYPE, TEXT, numbered, read_all, read_json, send
 from tests.streams.stream_programs import RESULT_FILE, run_suite
 
@@ -61,7 +61,7 @@ def test_a_topic_that_was_just_made_becomes_the_stream(
     """As a kill between the two steps of a creation leaves it."""
     name = f"s{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_topics([NewTopic(name, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
     until(lambda: send(server, "PUT", name, "a", TEXT).status in (200, 201), "the stream")
     assert read_all(server, name) == b"a"
 

@@ -32,10 +32,11 @@ from tests.kafka_listener.messages import FETCH
 from tests.servers.kafka import KafkaServer, dump_log_segments
 from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS: Final = 60
+_SECONDS: Final = WAIT_S
 #: The protocols of consumer groups: the new one is KIP-848.
 _CLASSIC, _NEW = "classic", "consumer"
 _JOIN_GROUP, _CONSUMER_GROUP_HEARTBEAT, _CONSUMER_GROUP_DESCRIBE = 11, 68, 69

@@ -13,12 +13,13 @@ from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS = 30
+_SECONDS = WAIT_S
 
 
 def produce(server: PidleaseServer, topic: str) -> int:

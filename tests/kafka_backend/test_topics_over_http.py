@@ -14,7 +14,7 @@ from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -24,7 +24,7 @@ def create(server: PidleaseServer, **body: Any) -> tuple[int, dict[str, Any]]:
 
 
 def partitions(kafka: KafkaServer) -> dict[str, int]:
-    found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
+    found = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=WAIT_S).topics
     return {name: len(topic.partitions) for name, topic in found.items()}
 
 
@@ -50,7 +50,7 @@ def test_offsets_are_kafkas(kafka: KafkaServer, server: PidleaseServer) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0})
     for number in range(9):
         producer.produce(name, b"%d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
     status, answer = ask(server, "GET", f"/v1/topics/{name}/partitions")
     (row,) = answer["partitions"]
     assert (status, row["log_start"], row["reason"]) == (200, 0, "")
@@ -58,7 +58,7 @@ def test_offsets_are_kafkas(kafka: KafkaServer, server: PidleaseServer) -> None:
     assert end >= 10, "markers of the writer count"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.delete_records([TopicPartition(name, 0, 4)]).values():
-        future.result(30)
+        future.result(WAIT_S)
     (row,) = ask(server, "GET", f"/v1/topics/{name}/partitions")[1]["partitions"]
     assert row == {"partition": 0, "log_start": 4, "log_end": end, "reason": ""}
 

@@ -26,7 +26,7 @@ from tests.kafka_backend.loads import HttpLoad
 from tests.servers.kafka import KafkaServer
 from tests.servers.supervised import SupervisedServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -70,7 +70,7 @@ def test_kills_of_a_worker_and_of_the_supervisor(
     server.wait_complete()
     topic = f"workers-{server.kafka_port}"
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(WAIT_S)
     loads = _loads(server, topic, random)
     get_on(loads, within_s=_HANG_S)
     found = admin.list_topics(topic)

@@ -26,11 +26,12 @@ from tests.kafka_listener.messages import INIT_PRODUCER_ID, PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S
 from tests.sim.batches import make_batch
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_SECONDS = 30
+_SECONDS = WAIT_S
 _INVALID, _NOT_ALLOWED = 87, 53
 
 

@@ -18,8 +18,9 @@ from tests.kafka_listener.messages import (
     decode_response,
     encode_request,
 )
+from tests.servers.waiting import WAIT_S
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = WAIT_S
 _BACKOFF_S = 0.02
 
 

@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.observability.install import tool
 from tests.servers.process import ServerProcess
+from tests.servers.waiting import WAIT_S
 
 _TIMEOUT_S: Final = 10.0
-_START_S: Final = 30.0
+_START_S: Final = WAIT_S
 #: How often it scrapes and evaluates rules.
 INTERVAL: Final = "1s"
 

@@ -16,9 +16,10 @@ from proxy.security.acls import Operation, ResourceKind
 from tests.secure.secured import allow, write_acls
 from tests.servers.authority import Authority, Certificate
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 _T, _G, _NAME = ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.TRANSACTIONAL_ID
-HANG_S: Final = 90.0
+HANG_S: Final = WAIT_S
 SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"}
 
 

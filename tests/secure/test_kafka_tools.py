@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from tests.clients.tools import run_tool
 from tests.secure.secured_process import SECRETS, Running, started
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 
 #: One server for all of them, so one worker.
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -79,7 +79,7 @@ def test_quotas_of_users_and_clients(running: Running, run: _Run) -> None:
     producer = Producer(running.librdkafka("alice", "SCRAM-SHA-256", **{"client.id": "other"}))
     for _ in range(30):
         producer.produce("t", b"x" * 10_000)
-    assert producer.flush(90) == 0
+    assert producer.flush(WAIT_S) == 0
     with running.http("root") as root:
         text = root.get("/metrics").text
     counted = 'pidlease_quota_throttled_seconds_total{listener="kafka",quota="producer_byte_rate"}'

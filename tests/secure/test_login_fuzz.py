@@ -18,6 +18,7 @@ from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.messages import encode_request
 from tests.property.profile import SOAK
 from tests.secure.secured import LOGIN, SASL_AUTHENTICATE, SASL_HANDSHAKE, allow, secured
+from tests.servers.waiting import WAIT_S
 
 _EXAMPLES = 2000 if SOAK else 60
 _ALICE = credential_for("alice", SHA_256, "alice-secret", 4096)
@@ -94,7 +95,7 @@ async def test_random_requests_before_the_login(tmp_path: Path) -> None:
                   suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
         @given(st.lists(_FRAME, max_size=6))
         def attacks(frames: list[bytes]) -> None:
-            asyncio.run_coroutine_threadsafe(attack(frames), loop).result(90)
+            asyncio.run_coroutine_threadsafe(attack(frames), loop).result(WAIT_S)
 
         with structlog.testing.capture_logs() as lines:
             await asyncio.to_thread(attacks)

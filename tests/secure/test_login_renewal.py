@@ -20,8 +20,9 @@ from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_backend.test_link import broker, frame, linked, read, request
 from tests.secure.secured import LOGIN, PASSWORDS, Secured, secured
+from tests.servers.waiting import WAIT_S
 
-_HANG_S = 90.0
+_HANG_S = WAIT_S
 _RENEWALS = 5
 _METADATA = Request(API_METADATA, 9).encode(
     topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=False,

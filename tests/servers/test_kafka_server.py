@@ -36,7 +36,7 @@ def _produce(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for n in range(_COUNT):
         producer.produce(_TOPIC, b"value %d" % n, key=b"key", headers=[("a", b"1"), ("b", b"2")])
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def _consume(bootstrap: str) -> list[bytes | None]:

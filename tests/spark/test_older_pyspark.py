@@ -12,6 +12,7 @@ from tests.copier.sides import make_topic
 from tests.crash.seeds import SOAK
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.spark import java_environment, spark_missing
+from tests.servers.waiting import WAIT_S
 
 OLDEST = "4.0.0"
 COUNT = 2_000
@@ -49,7 +50,7 @@ def fill(server: PidleaseServer) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap})
     for number in range(COUNT):
         producer.produce("old", b"%d" % number, partition=number % 2, headers=[("n", b"1")])
-    assert producer.flush(60) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def environment(folder: Path) -> Path:

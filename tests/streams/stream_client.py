@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
-_TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = WAIT_S
 TEXT: Final = {"Content-Type": "text/plain"}
 JSON_TYPE: Final = {"Content-Type": "application/json"}
 CLOSE: Final = {"Stream-Closed": "true"}

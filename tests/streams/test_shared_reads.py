@@ -9,8 +9,9 @@ import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import Door, door, listening
+from tests.servers.waiting import WAIT_S
 
-_HANG_S = 60.0
+_HANG_S = WAIT_S
 _READERS = 40
 _PATH = "/v1/stream/s"
 _TEXT = {"content-type": "text/plain"}

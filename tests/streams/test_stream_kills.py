@@ -14,11 +14,12 @@ from tests.clients.install import environment, node_missing
 from tests.crash.readback import consume
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 from tests.streams.stream_programs import installed
 
 #: By live mode; together a thousand in the soak.
 _KILLS = 500 if SOAK else 3
-_HANG_S = 60.0
+_HANG_S = WAIT_S
 
 
 @pytest.mark.timeout(7200 if SOAK else 180)

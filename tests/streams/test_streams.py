@@ -19,7 +19,7 @@ from tests.crash.readback import consume
 from tests.crash.seeds import SOAK
 from tests.http_api.lives import ask
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.streams.stream_client import (
     CLOSE,
     JSON_TYPE,
@@ -56,7 +56,7 @@ def produce(server: PidleaseServer, topic: str, *values: bytes | None) -> list[K
             topic, value, key=b"key", headers={"h": b"v"},
             on_delivery=lambda error, _: errors.append(error),
         )  # fmt: skip
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0
     return errors
 
 

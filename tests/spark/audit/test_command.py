@@ -16,6 +16,7 @@ from pidlease.core.pid import Policy, make_pid
 from proxy.cli.spark.spark_audit_command import audit
 from proxy.cli.spark.spark_rebuild_command import rebuild
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 from tests.spark.audit.logs import Logs, Origin, encoded
 from tests.spark.soak import in_the_soak
 
@@ -139,7 +140,7 @@ def test_a_log_is_looked_at_over_the_kafka_protocol(
         for number in range(2_000):
             producer.produce("over-kafka", str(number))
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(WAIT_S) == 0
         result = run(command, "audit", "--log", f"kafka:{server.bootstrap}")
     assert result.exit_code == 0, result.output
     assert "2,000" in result.output

@@ -19,7 +19,7 @@ from tests.copier.sides import check_same, make_topic, read_all
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.spark.sink.queries import Copying, failing, fill, more
 from tests.spark.soak import in_the_soak
 
@@ -87,7 +87,7 @@ def compact_no_more(source: KafkaServer, topic: str) -> None:
     ]
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
-    admin.incremental_alter_configs([wanted])[wanted].result(30)
+    admin.incremental_alter_configs([wanted])[wanted].result(WAIT_S)
     before = read_all(source.bootstrap, topic)
 
     def rests() -> bool:

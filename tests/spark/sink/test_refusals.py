@@ -287,9 +287,9 @@ def test_checkpoints_that_do_not_fit(
     copying.checkpoint = tmp_path / "one"
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     copy = f"{filled}.copy"
-    admin.delete_topics([copy])[copy].result(30)
+    admin.delete_topics([copy])[copy].result(WAIT_S)
     until(lambda: copy not in admin.list_topics(timeout=WAIT_S).topics, "the topic to be gone")
     from confluent_kafka.cimpl import NewTopic
 
-    admin.create_topics([NewTopic(copy, 4, 1)])[copy].result(30)
+    admin.create_topics([NewTopic(copy, 4, 1)])[copy].result(WAIT_S)
     assert "the checkpoint is ahead of the destination" in refused(copying.start)

@@ -11,11 +11,12 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.errors import LogStoppedError
+from tests.servers.waiting import WAIT_S
 from tests.sim.batches import simple
 from tests.sim.files import SimFiles
 from tests.unit.log.logs import config, offsets, open_log
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = WAIT_S
 
 
 class Held:
