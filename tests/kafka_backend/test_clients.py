@@ -14,6 +14,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from tests.kafka_backend.new_topics import create_topic
 from tests.kafka_listener.client import INIT, WireClient, fetched
 from tests.kafka_listener.messages import (
     API_VERSIONS,
@@ -35,8 +36,7 @@ _SECONDS = WAIT_S
 
 def new_topic(server: PidleaseServer, partitions: int = 3) -> str:
     topic = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(_SECONDS)
+    create_topic(server.bootstrap, NewTopic(topic, partitions))
     return topic
 
 

@@ -26,6 +26,7 @@ from tests.clients.client import CODECS, JAVA, Consuming, Producing
 from tests.clients.judge import Acked, Read, check_exactly_once
 from tests.clients.tools import run_tool, table
 from tests.crash.readback import consume
+from tests.kafka_backend.new_topics import create_topic
 from tests.kafka_backend.watching import WatchingRelay, addresses
 from tests.kafka_listener.client import WireClient, fetched
 from tests.kafka_listener.messages import FETCH
@@ -67,8 +68,7 @@ class Front:
     def new_topic(self, partitions: int = 3) -> str:
         """Make a topic."""
         topic = f"tools-{uuid.uuid4().hex[:8]}"
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(topic, partitions)])[topic].result(_SECONDS)
+        create_topic(self.bootstrap, NewTopic(topic, partitions))
         return topic
 
     def fill(self, counts: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.http_api.appending import RAW, path_of, producer
 from tests.http_api.lives import ask
+from tests.kafka_backend.new_topics import create_topic
 from tests.kafka_backend.test_clients import new_topic
 from tests.kafka_listener.client import INIT, WireClient, produced
 from tests.kafka_listener.messages import INIT_PRODUCER_ID, PRODUCE
@@ -44,9 +45,8 @@ def post(server: PidleaseServer, topic: str, value: bytes, name: str, seq: int,
 def topic_with(server: PidleaseServer, **config: str) -> str:
     """A topic of one partition, with settings."""
     topic = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result(_SECONDS)
+    create_topic(server.bootstrap, NewTopic(topic, 1, config=settings))
     return topic
 
 
