@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from tests.servers.waiting import WAIT_S
+
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 DELETE_RECORDS: Final = 21
@@ -21,7 +23,7 @@ ADMIN_KEYS: Final = (
 #: The types of resources, and the operations on a setting.
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-_TIMEOUT: Final = timedelta(seconds=20)
+_TIMEOUT: Final = timedelta(seconds=WAIT_S)
 
 
 def deletion(*names: str, ids: Sequence[uuid.UUID] = ()) -> dict[str, object]:

@@ -179,7 +179,7 @@ def creation(topic: str, partitions: int = 1, **configs: str) -> dict[str, objec
     wanted = {
         "name": topic, "num_partitions": partitions, "replication_factor": 1, "configs": named,
     }  # fmt: skip
-    return {"topics": [wanted], "timeout": timedelta(seconds=5), "validate_only": False}
+    return {"topics": [wanted], "timeout": timedelta(seconds=WAIT_S), "validate_only": False}
 
 
 def produced(
@@ -194,7 +194,7 @@ def produced(
     ]
     return {
         "transactional_id": transactional_id, "acks": acks,
-        "timeout": timedelta(seconds=30), "topic_data": topics,
+        "timeout": timedelta(seconds=WAIT_S), "topic_data": topics,
     }  # fmt: skip
 
 
