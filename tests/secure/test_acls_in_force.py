@@ -9,7 +9,14 @@ from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, WireClient, creation, fetched, fetched_of
-from tests.kafka_listener.messages import CREATE_TOPICS, FETCH, INIT_PRODUCER_ID, METADATA
+from tests.kafka_listener.messages import (
+    CREATE_TOPICS,
+    FETCH,
+    INIT_PRODUCER_ID,
+    METADATA,
+    decode_response,
+    encode_request,
+)
 from tests.secure.secured import LOGIN, Secured, allow, secured, write_acls
 
 _ACLS = SecurityConfig(kafka=LOGIN, acls=True)
@@ -117,6 +124,19 @@ async def test_metadata_shows_only_what_a_client_may_see(tmp_path: Path) -> None
             ((code, name, shown),) = [(each.error_code, each.name, each.partitions)
                                       for each in body.topics]  # fmt: skip
             assert (code, name, shown) == (_REFUSED, None, ())
+
+
+async def test_librdkafka_s_request_for_all_topics_is_answered(tmp_path: Path) -> None:
+    """librdkafka #5049: from version 9 on it writes the null array as four bytes."""
+    async with secured(tmp_path, _ACLS, [allow("alice", _OP.READ, _T, "public")]) as running:
+        await _topics(running, "public", "private")
+        async with await running.login("alice") as alice:
+            for version in (9, 10, 12, 13):
+                frame = encode_request(METADATA, version, {"topics": None}, version, "x")
+                rest = 4 if version <= 10 else 3  # after the array
+                alice.send_frame(frame[:-rest] + bytes(3) + frame[-rest:])
+                _, body = decode_response(METADATA, version, await alice.receive_frame())
+                assert [each.name for each in body.topics] == ["public"]
 
 
 async def test_metadata_creates_nothing_without_the_right(tmp_path: Path) -> None:

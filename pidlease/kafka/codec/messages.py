@@ -20,7 +20,12 @@ from kio.schema.index import PayloadEntityType, api_key_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from pidlease.kafka.api import API_ALTER_USER_SCRAM_CREDENTIALS, API_API_VERSIONS, CLIENT_ID
+from pidlease.kafka.api import (
+    API_ALTER_USER_SCRAM_CREDENTIALS,
+    API_API_VERSIONS,
+    API_METADATA,
+    CLIENT_ID,
+)
 from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
 from pidlease.kafka.codec.primitives import (
     INT32,
@@ -86,7 +91,7 @@ def read_request(header: RequestHeader, frame: bytearray) -> Any:
     reader = _reader(header, frame, entity)
     try:
         request = read_entity(entity, reader)
-        _end(header, reader)
+        _end(header, reader, request)
     except MalformedError as error:
         raise _malformed(header, error) from None
     return request
@@ -104,13 +109,15 @@ async def read_request_slowly(header: RequestHeader, frame: bytearray) -> Any:
     reader = _reader(header, frame, entity)
     try:
         request = await read_entity_slowly(entity, reader)
-        _end(header, reader)
+        _end(header, reader, request)
     except MalformedError as error:
         raise _malformed(header, error) from None
     return request
 
 
-def _end(header: RequestHeader, reader: Reader) -> None:
+def _end(header: RequestHeader, reader: Reader, request: Any) -> None:
+    if header.api_key == API_METADATA and request.topics is None and request.__flexible__:
+        return  # as `metadata.MetadataReader`: librdkafka sends three bytes too many
     if header.api_key in _TAGS_TWICE and reader.frame[reader.at :] == b"\0":
         return
     reader.end()
