@@ -122,10 +122,7 @@ class App:
         self._files: Files = real
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
-            lambda: Parts(
-                self._backend, self._engine, self._listener,
-                self._security.quotas if self._security is not None else None,
-            ),
+            lambda: Parts(self._backend, self._engine, self._listener, self._security),
         )  # fmt: skip
         self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
@@ -270,6 +267,7 @@ class App:
             self._settings, self._files, self._pool, self._coordinator_pool
         )
         self._backend = backend
+        backend.acls = None if self._security is None else self._security.kafka_acls
         await backend.open()
         self._engine = Engine(
             backend.store,

@@ -26,7 +26,7 @@ from proxy.kafka.listener_metrics import forward_metrics, listener_metrics
 from proxy.ops.http_metrics import HttpCounts
 
 if TYPE_CHECKING:
-    from proxy.security.quotas import Quotas
+    from proxy.security.security import Security
 
 _LAG_LOOK_SECONDS: Final = 0.05
 #: How long a scrape waits for the disk's free space; then it reports the previous value.
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     backend: Backend | None
     engine: Engine | None
     listener: KafkaListener | None
-    quotas: "Quotas | None" = None
+    security: "Security | None" = None
 
 
 class _Collected(Collector):
@@ -114,7 +114,7 @@ class MetricsRegistry:
         )
 
     def _parts(self) -> Iterator[Metric]:
-        backend, engine, listener, quotas = self._now()
+        backend, engine, listener, security = self._now()
         if backend is not None and (state := backend.coordinator_state()) is not None:
             kind, connected = state
             yield metrics.COORDINATOR_CONNECTED.rows([((kind,), connected)])
@@ -125,6 +125,9 @@ class MetricsRegistry:
             yield from forward_metrics(engine.counts)
         if listener is not None:
             yield from listener_metrics(listener)
-        if quotas is not None:
-            yield metrics.QUOTA_THROTTLES.rows(quotas.throttles.items())
-            yield metrics.QUOTA_THROTTLED_SECONDS.rows(quotas.throttled.items())
+        if security is not None:
+            yield metrics.QUOTA_THROTTLES.rows(security.quotas.throttles.items())
+            yield metrics.QUOTA_THROTTLED_SECONDS.rows(security.quotas.throttled.items())
+            acls = security.kafka_acls
+            if acls is not None and acls.age_seconds is not None:
+                yield metrics.ACLS_AGE.of(acls.age_seconds)

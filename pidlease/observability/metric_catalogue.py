@@ -276,6 +276,10 @@ QUOTA_THROTTLED_SECONDS = _define(
     "counter", "pidlease_quota_throttled_seconds",
     "Seconds for which clients were throttled because of quotas.", "quota", "listener",
 )  # fmt: skip
+ACLS_AGE = _define(
+    "gauge", "pidlease_acls_age_seconds",
+    "Seconds since Kafka's ACLs were read; only with acls=kafka.",
+)  # fmt: skip
 KAFKA_MEMORY = _define(
     "gauge", "pidlease_kafka_memory_bytes", "Memory held by requests and responses."
 )

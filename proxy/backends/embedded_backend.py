@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
@@ -28,6 +28,9 @@ from proxy.kafka.groups.groups_api import GroupsApi
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
+if TYPE_CHECKING:
+    from proxy.security.kafka_acls import KafkaAcls
+
 
 class Backend(ABC):
     """A log, the data directory, and all that depends on the kind of log.
@@ -35,6 +38,7 @@ class Backend(ABC):
     Attributes:
         lost: set when another server serves the log, so that this one must end.
         waiting: why `open` waits; empty: it does not.
+        acls: gets Kafka's ACLs as soon as Kafka answers; None: they do not count.
         shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
@@ -57,6 +61,7 @@ class Backend(ABC):
         self.lost: Final = asyncio.Event()
         self.waiting = ""
         self.standing_by = False
+        self.acls: KafkaAcls | None = None
         self.shared: SharedCluster | None = None
 
     @abstractmethod

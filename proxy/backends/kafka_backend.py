@@ -249,6 +249,8 @@ class KafkaBackend(Backend):
             try:
                 await self._upstream.start()
                 connection = await self._upstream.cluster.any_connection()
+                if self.acls is not None:
+                    await self.acls.start(self._upstream.cluster)
             except UpstreamAwayError as error:
                 lost = isinstance(error, UpstreamLostError) and not self._settings.upstream_username
                 hint = "; does it want SASL?" if lost else ""
@@ -353,6 +355,8 @@ class KafkaBackend(Backend):
     async def close(self) -> None:
         if self.shared is not None:
             await self.shared.leave()
+        if self.acls is not None:
+            await self.acls.close()
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):

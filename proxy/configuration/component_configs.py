@@ -164,6 +164,8 @@ def security_config(settings: Settings) -> SecurityConfig:
             )
     if settings.metrics_listen is None and not metrics.is_plain:
         raise DataFolderError("--metrics-security-protocol needs --metrics-listen")
+    if settings.acls == "kafka" and settings.log != "kafka":
+        raise DataFolderError("--acls kafka needs --log kafka: the embedded log has --acls file")
     return SecurityConfig(
         kafka=kafka,
         http=http,
@@ -171,7 +173,8 @@ def security_config(settings: Settings) -> SecurityConfig:
         mechanisms=_mechanisms(settings) if kafka.login else (),
         tls_files=_tls_files(settings) if kafka.tls or http.tls or metrics.tls else None,
         mapping_rules=settings.ssl_principal_mapping_rules,
-        acls=settings.acls == "file",
+        acls=settings.acls != "off",
+        acls_of_kafka=settings.acls == "kafka",
         super_users=tuple(filter(None, settings.super_users.split(";"))),
         allow_if_none=settings.allow_everyone_if_no_acl_found,
         reauth_seconds=settings.connections_max_reauth_ms / 1000,

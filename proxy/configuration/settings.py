@@ -239,8 +239,10 @@ class Settings(BaseSettings):
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = Field(
         3_600_000, ge=1000, le=7 * 86_400_000, description="how often to read the keys of tokens"
     )
-    acls: Literal["off", "file"] = Field(
-        "off", description="file: clients need rights, by security/acls in the data directory"
+    acls: Literal["off", "file", "kafka"] = Field(
+        "off",
+        description="clients need rights: file: by security/acls in the data directory; kafka: by"
+        " Kafka's own ACLs (with log=kafka)",
     )
     super_users: Annotated[str, AfterValidator(_is_principal_list)] = Field(
         "", description="User:NAME;...: users that may do everything"

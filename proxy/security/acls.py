@@ -6,6 +6,8 @@ numbers), and StandardAuthorizer (the rules).
 
 import enum
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 from proxy.security.entry_file import EntryKind
@@ -15,6 +17,8 @@ ANY_NAME: Final = "*"
 #: The one resource of kind CLUSTER.
 CLUSTER_NAME: Final = "kafka-cluster"
 ANY_USER: Final = "User:*"
+#: Pairs of addresses of which is remembered whether they are the same.
+_ADDRESSES_MAX: Final = 10_000
 #: The longest principal, host or resource name of an entry.
 _TEXT_MAX: Final = 1024
 
@@ -34,6 +38,9 @@ class Operation(enum.IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 @enum.unique
@@ -44,6 +51,8 @@ class ResourceKind(enum.IntEnum):
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
 
 
 @enum.unique
@@ -95,7 +104,9 @@ class Acl(NamedTuple):
 
     def concerns(self, principal: str, host: str) -> bool:
         """Whether the entry is about a principal at an address."""
-        return self.principal in (principal, ANY_USER) and self.host in (host, ANY_NAME)
+        return self.principal in (principal, ANY_USER) and (
+            self.host in (host, ANY_NAME) or _same_address(self.host, host)
+        )
 
     def allows(self, operation: Operation) -> bool:
         """Whether an entry that allows its own operation allows this one."""
@@ -109,6 +120,15 @@ class Acl(NamedTuple):
 
 class AclError(ValueError):
     """An entry is invalid; the message says why."""
+
+
+@lru_cache(_ADDRESSES_MAX)
+def _same_address(one: str, other: str) -> bool:
+    """Whether two texts are the same address: Java writes ::1 as 0:0:0:0:0:0:0:1."""
+    try:
+        return ip_address(one) == ip_address(other)
+    except ValueError:
+        return False
 
 
 def checked(acl: Acl) -> Acl:
@@ -128,6 +148,25 @@ def checked(acl: Acl) -> Acl:
     if acl.kind is ResourceKind.CLUSTER and acl.name != CLUSTER_NAME:
         raise AclError(f"the only resource of kind CLUSTER is {CLUSTER_NAME}")
     return acl
+
+
+def acl_of(kind: int, pattern: int, name: str, entry: Any) -> Acl:
+    """Return the entry of a message of Kafka's protocol.
+
+    Parameters:
+        kind, pattern, name: of the resource.
+        entry: the other fields, by the schema's names.
+
+    Raises:
+        AclError: a number is unknown.
+    """
+    try:
+        return Acl(
+            ResourceKind(kind), Pattern(pattern), name, entry.principal, entry.host,
+            Operation(entry.operation), Permission(entry.permission_type),
+        )  # fmt: skip
+    except ValueError as error:
+        raise AclError(str(error)) from None
 
 
 def acl_from(fields: Mapping[str, Any]) -> Acl:
@@ -171,17 +210,24 @@ class AclIndex:
     def __init__(self, acls: Iterable[Acl]) -> None:
         self.acls: Final = frozenset(acls)
         self._literal: dict[tuple[ResourceKind, str], list[Acl]] = {}
-        self._prefixed: dict[ResourceKind, list[Acl]] = {}
+        self._prefixed: dict[tuple[ResourceKind, str], list[Acl]] = {}
+        #: The lengths of the prefixes of a kind: few, however many prefixes there are.
+        self._lengths: dict[ResourceKind, set[int]] = {}
+        self._of_principal: dict[tuple[ResourceKind, str], list[Acl]] = {}
         for acl in self.acls:
+            self._of_principal.setdefault((acl.kind, acl.principal), []).append(acl)
             if acl.pattern is Pattern.LITERAL:
                 self._literal.setdefault((acl.kind, acl.name), []).append(acl)
             else:
-                self._prefixed.setdefault(acl.kind, []).append(acl)
+                self._prefixed.setdefault((acl.kind, acl.name), []).append(acl)
+                self._lengths.setdefault(acl.kind, set()).add(len(acl.name))
 
     def matching(self, kind: ResourceKind, name: str) -> list[Acl]:
         """Return the entries about a resource."""
         found = [*self._literal.get((kind, name), ()), *self._literal.get((kind, ANY_NAME), ())]
-        found += (acl for acl in self._prefixed.get(kind, ()) if name.startswith(acl.name))
+        for length in self._lengths.get(kind, ()):
+            if length <= len(name):
+                found += self._prefixed.get((kind, name[:length]), ())
         return found
 
     def decide(
@@ -202,7 +248,11 @@ class AclIndex:
         self, principal: str, host: str, operation: Operation, kind: ResourceKind
     ) -> bool | None:
         """Whether an operation is allowed on any resource of a kind (KIP-679); None: undecided."""
-        concerned = [acl for acl in self.acls if acl.kind is kind and acl.concerns(principal, host)]
+        of_principal = (
+            *self._of_principal.get((kind, principal), ()),
+            *self._of_principal.get((kind, ANY_USER), ()),
+        )
+        concerned = [acl for acl in of_principal if acl.concerns(principal, host)]
         denied = [
             acl for acl in concerned if acl.permission is Permission.DENY and acl.denies(operation)
         ]
@@ -218,9 +268,10 @@ class AclIndex:
 
 def _covers(deny: Acl, allow: Acl) -> bool:
     """Whether a denial applies to all resources of an allowance."""
+    literal = allow.pattern is Pattern.LITERAL
     if deny.pattern is Pattern.PREFIXED:
-        return allow.name != ANY_NAME and allow.name.startswith(deny.name)
-    return deny.name == allow.name and allow.pattern is Pattern.LITERAL
+        return allow.name.startswith(deny.name) and not (literal and allow.name == ANY_NAME)
+    return deny.name == allow.name and literal
 
 
 #: The file of the ACLs.

@@ -39,6 +39,8 @@ class Right(NamedTuple):
 class Authorizer:
     """Decides by ACLs: whoever has no entry that allows something may not do it.
 
+    Before the first `replace`, only super users may do something.
+
     Parameters:
         super_users: principals that may do everything (but use the server's own ids).
         allow_if_none: whether all may use a resource that no entry is about.
@@ -53,7 +55,7 @@ class Authorizer:
         self._super_users: Final = frozenset(super_users)
         self._allow_if_none: Final = allow_if_none
         self._audit: Final = audit
-        self._index = AclIndex(())
+        self._index: AclIndex | None = None
         self._decisions: dict[tuple[Caller, Right], bool] = {}
         self.version = object()
         self.on_change: Final[list[Callable[[], None]]] = []
@@ -61,11 +63,11 @@ class Authorizer:
     @property
     def acls(self) -> frozenset[Acl]:
         """The entries in force."""
-        return self._index.acls
+        return frozenset() if self._index is None else self._index.acls
 
-    def replace(self, acls: Iterable[Acl]) -> None:
+    def replace(self, acls: Iterable[Acl] | AclIndex) -> None:
         """Put entries in force, in place of all others."""
-        self._index = AclIndex(acls)
+        self._index = acls if isinstance(acls, AclIndex) else AclIndex(acls)
         self._decisions = {}
         self.version = object()
         for each in self.on_change:
@@ -99,6 +101,8 @@ class Authorizer:
             return False
         if caller.principal in self._super_users:
             return True
+        if self._index is None:
+            return False
         if name:
             decided = self._index.decide(*caller, operation, kind, name)
         else:

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -25,6 +25,9 @@ from proxy.security.scram_credentials import Credential, CredentialFile, Credent
 from proxy.security.security_config import SecurityConfig, SecurityError
 from proxy.security.server_certificates import ServerCertificates
 from proxy.security.token_validator import TokenValidator
+
+if TYPE_CHECKING:
+    from proxy.security.kafka_acls import KafkaAcls
 
 #: How often the files are looked at.
 _WATCH_SECONDS: Final = 1.0
@@ -52,6 +55,7 @@ class Security:
 
     Attributes:
         authorizer: decides by ACLs; None: everything is allowed.
+        kafka_acls: puts Kafka's own ACLs in force; None: those of the file count, or none.
         certificates: of the listeners with TLS; None: there are none.
         on_users_removed: called with the names of users that have no credential any more.
     """
@@ -70,6 +74,7 @@ class Security:
             if config.acls
             else None
         )
+        self.kafka_acls: Final = self._kafka_acls()
         self.on_users_removed: Final[list[Callable[[frozenset[str]], None]]] = []
         self.quotas: Final = Quotas(
             (config.quota_window_num - 1) * config.quota_window_seconds,
@@ -97,7 +102,7 @@ class Security:
             await asyncio.to_thread(self.audit.start)
             self._marks = await asyncio.to_thread(self._present_marks)
             self.credentials = await asyncio.to_thread(self._users.read)
-            if self.authorizer is not None:
+            if self.authorizer is not None and self.kafka_acls is None:
                 self.authorizer.replace(await asyncio.to_thread(self._acls.read))
             self.quotas.replace(await asyncio.to_thread(self._read_quotas))
         except (OSError, EntryFileError) as error:
@@ -110,6 +115,8 @@ class Security:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
+        if self.kafka_acls is not None:
+            await self.kafka_acls.close()
         self.passwords.close()
         await asyncio.to_thread(self.audit.close)
 
@@ -166,10 +173,11 @@ class Security:
                 except OSError as error:
                     _log.error("the users were not reloaded; the previous ones stay in force",
                                error=str(error))  # fmt: skip
-            if self._acls.path in changed and self.authorizer is not None:
+            authorizer = self.authorizer if self.kafka_acls is None else None
+            if self._acls.path in changed and authorizer is not None:
                 try:
-                    self.authorizer.replace(await asyncio.to_thread(self._acls.read))
-                    _log.info("ACLs reloaded", entries=len(self.authorizer.acls))
+                    authorizer.replace(await asyncio.to_thread(self._acls.read))
+                    _log.info("ACLs reloaded", entries=len(authorizer.acls))
                 except EntryFileError as error:
                     _log.error("the ACLs were not reloaded; the previous ones stay in force",
                                error=str(error))  # fmt: skip
@@ -194,6 +202,14 @@ class Security:
         if self.certificates is not None:
             paths += self.certificates.paths
         return {path: _mark(path) for path in paths}
+
+    def _kafka_acls(self) -> "KafkaAcls | None":
+        if self.authorizer is None or not self.config.acls_of_kafka:
+            return None
+        # Here, because other servers need no client of Kafka.
+        from proxy.security.kafka_acls import KafkaAcls  # noqa: PLC0415
+
+        return KafkaAcls(self.authorizer)
 
     def _read_quotas(self) -> Rules:
         return self._rules(self._quotas.read())

@@ -78,6 +78,7 @@ class SecurityConfig:
         tls_files: needed if a listener has TLS.
         mapping_rules: `ssl.principal.mapping.rules`.
         acls: whether ACLs count.
+        acls_of_kafka: whether these are Kafka's own, and not those of the file.
         reauth_seconds: how long a login counts at most; 0: without limit.
         login_seconds: how long a login may take.
         login_bytes_max: the largest request before the login.
@@ -95,6 +96,7 @@ class SecurityConfig:
     tls_files: TlsFiles | None = None
     mapping_rules: str = "DEFAULT"
     acls: bool = False
+    acls_of_kafka: bool = False
     super_users: tuple[str, ...] = ()
     allow_if_none: bool = False
     reauth_seconds: float = 0.0

@@ -20,6 +20,9 @@ _RENEWAL: Final = "tests/secure/test_login_renewal.py"
 _CLIENT: Final = "pidlease/kafka/client"
 _TOKENS: Final = "tests/secure/test_tokens.py"
 _METRICS: Final = "tests/integration/test_metrics_listener.py"
+_KAFKA_ACLS: Final = "proxy/security/kafka_acls.py"
+_KAFKA_ACLS_API: Final = "proxy/kafka/access/kafka_acls_api.py"
+_OF_KAFKA: Final = "tests/kafka_backend/test_kafka_acls.py"
 
 SECURITY: Final = (
     Mutant(
@@ -204,5 +207,108 @@ SECURITY: Final = (
         "            if config.mechanism == OAUTHBEARER and payload:\n",
         "            if not payload:\n",
         (_RENEWAL,),
+    ),
+    Mutant(
+        "the file of the ACLs counts beside those of Kafka",
+        "proxy/security/security.py",
+        "            authorizer = self.authorizer if self.kafka_acls is None else None\n",
+        "            authorizer = self.authorizer\n",
+        (f"{_OF_KAFKA}::test_the_file_of_acls_counts_for_nothing",),
+        server=True,
+    ),
+    Mutant(
+        "the addition of an ACL to Kafka is confirmed before it is in force",
+        _KAFKA_ACLS_API,
+        "        if created:\n",
+        "        if not created:\n",
+        (f"{_OF_KAFKA}::test_a_change_is_in_force_when_its_response_comes",),
+        server=True,
+    ),
+    Mutant(
+        "the deletion of an ACL of Kafka is confirmed before it is in force",
+        _KAFKA_ACLS_API,
+        "        if gone:\n",
+        "        if not gone:\n",
+        (f"{_OF_KAFKA}::test_a_change_is_in_force_when_its_response_comes",),
+        server=True,
+    ),
+    Mutant(
+        "a refusal of Kafka to change ACLs counts as success",
+        _KAFKA_ACLS_API,
+        "    if result.error_code is ErrorCode.none:\n",
+        "    if result is not None:\n",
+        (f"{_OF_KAFKA}::test_what_kafka_refuses_is_passed_on",),
+        server=True,
+    ),
+    Mutant(
+        "the ACLs of Kafka are dropped while it is away",
+        _KAFKA_ACLS,
+        "                failed = True\n",
+        "                failed = self._authorizer.replace(()) is None\n",
+        (f"{_OF_KAFKA}::test_while_kafka_is_away_the_last_rules_stay",),
+        server=True,
+    ),
+    Mutant(
+        "the ACLs of Kafka are read once",
+        _KAFKA_ACLS,
+        "        if self._reading is None:\n",
+        "        if self._reading is not None:\n",
+        (f"{_OF_KAFKA}::test_a_rule_made_in_kafka_takes_effect",),
+        server=True,
+    ),
+    Mutant(
+        "a Kafka that does not return its ACLs has none",
+        "pidlease/kafka/client/acl_requests.py",
+        "    code = int(response.error_code.value)\n",
+        "    code = 0\n",
+        (
+            f"{_OF_KAFKA}::test_a_start_without_an_authorizer_is_refused",
+            f"{_OF_KAFKA}::test_a_start_without_the_right_to_read_them_is_refused",
+        ),
+        server=True,
+    ),
+    Mutant(
+        "an ACL of Kafka with an unknown pattern is left out",
+        _KAFKA_ACLS,
+        "        if pattern not in _PATTERNS or permission not in _PERMISSIONS:\n",
+        "        if permission not in _PERMISSIONS:\n",
+        (f"{_RULES}::test_an_acl_of_a_newer_kafka",),
+    ),
+    Mutant(
+        "before the ACLs are known all may do what no ACL is about",
+        "proxy/security/authorizer.py",
+        "        if self._index is None:\n            return False\n",
+        "        if self._index is None:\n            return self._allow_if_none\n",
+        (f"{_RULES}::test_before_the_first_entries_only_super_users_may_do_something",),
+    ),
+    Mutant(
+        "an address counts only as Python writes it",
+        _ACLS,
+        "            self.host in (host, ANY_NAME) or _same_address(self.host, host)\n",
+        "            self.host in (host, ANY_NAME)\n",
+        (f"{_RULES}::test_an_address_counts_however_it_is_written",),
+    ),
+    Mutant(
+        "a prefix that is the whole name counts for nothing",
+        _ACLS,
+        "            if length <= len(name):\n",
+        "            if length < len(name):\n",
+        (f"{_RULES}::test_decisions",),
+    ),
+    Mutant(
+        "an allowance for names with the prefix * is one for all names",
+        _ACLS,
+        "        return allow.name.startswith(deny.name)"
+        " and not (literal and allow.name == ANY_NAME)\n",
+        "        return allow.name.startswith(deny.name) and allow.name != ANY_NAME\n",
+        (f"{_RULES}::test_decisions_about_any_topic",),
+    ),
+    Mutant(
+        "a list of all topics by librdkafka is malformed",
+        "pidlease/kafka/codec/messages.py",
+        "    if header.api_key == API_METADATA and request.topics is None"
+        " and request.__flexible__:\n",
+        "    if header.api_key < 0:\n",
+        (f"{_IN_FORCE}::test_librdkafka_s_request_for_all_topics_is_answered",),
     ),
 )

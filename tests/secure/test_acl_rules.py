@@ -1,9 +1,14 @@
 """Kafka's rules of ACLs: a table, and the cache of decisions."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from pidlease.kafka.api import API_DELETE_ACLS
+from pidlease.kafka.codec.messages import Response
+from pidlease.kafka.errors import UpstreamRefusedError
 from pidlease.storage.files import RealFiles
 from proxy.security.acls import (
     ACL_FILE,
@@ -17,6 +22,7 @@ from proxy.security.acls import (
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer, Caller, Right
 from proxy.security.entry_file import EntryFile, EntryFileError
+from proxy.security.kafka_acls import acl_in
 from tests.secure.secured import allow
 
 _OP, _T, _X = Operation, ResourceKind.TOPIC, ResourceKind.TRANSACTIONAL_ID
@@ -55,9 +61,30 @@ _HOST = "10.0.0.1"
     ([allow("alice", _OP.WRITE, _T, "t"), allow("alice", _OP.READ, _T, "t", permission=_DENY)],
      _OP.DESCRIBE, "t", True),
     ([allow("alice", _OP.READ, ResourceKind.GROUP, "t")], _OP.READ, "t", None),
+    # Prefixes of several lengths; the longest is the whole name.
+    ([allow("bob", _OP.READ, _T, "o", pattern=_PREFIXED),
+      allow("alice", _OP.READ, _T, "orders", pattern=_PREFIXED),
+      allow("bob", _OP.READ, _T, "orders-2", pattern=_PREFIXED)], _OP.READ, "orders", True),
+    ([allow("alice", _OP.ALL, _T, "*"),
+      allow("alice", _OP.READ, _T, "orde", permission=_DENY, pattern=_PREFIXED)],
+     _OP.READ, "orders", False),
+    # Kafka lets * be a prefix.
+    ([allow("alice", _OP.READ, _T, "*", pattern=_PREFIXED)], _OP.READ, "t", None),
 ])  # fmt: skip
 def test_decisions(acls: list[Acl], operation: Operation, name: str, expected: bool | None) -> None:
     assert AclIndex(acls).decide("User:alice", _HOST, operation, _T, name) is expected
+
+
+@pytest.mark.parametrize(("host", "client", "expected"), [
+    ("0:0:0:0:0:0:0:1", "::1", True), ("::1", "::1", True), ("FE80::0:1", "fe80::1", True),
+    ("::2", "::1", False), ("10.0.0.1", "::1", False), ("localhost", "::1", False),
+])  # fmt: skip
+def test_an_address_counts_however_it_is_written(host: str, client: str, expected: bool) -> None:
+    """Kafka compares with Java's text of an address, so its ACLs have that."""
+    entries = [allow("alice", _OP.READ, _T, "t"),
+               allow("alice", _OP.READ, _T, "t", host=host, permission=_DENY)]  # fmt: skip
+    denied = not AclIndex(entries).decide("User:alice", client, _OP.READ, _T, "t")
+    assert denied is expected
 
 
 @pytest.mark.parametrize(("acls", "expected"), [
@@ -74,6 +101,8 @@ def test_decisions(acls: list[Acl], operation: Operation, name: str, expected: b
       allow("*", _OP.WRITE, _T, "ab", permission=_DENY, pattern=_PREFIXED)], True),
     ([allow("alice", _OP.WRITE, _T, "*"),
       allow("*", _OP.WRITE, _T, "ab", permission=_DENY, pattern=_PREFIXED)], True),
+    ([allow("alice", _OP.WRITE, _T, "*", pattern=_PREFIXED),
+      allow("*", _OP.WRITE, _T, "*", permission=_DENY, pattern=_PREFIXED)], None),
 ])  # fmt: skip
 def test_decisions_about_any_topic(acls: list[Acl], expected: bool | None) -> None:
     """KIP-679: Write on any topic allows an idempotent producer."""
@@ -103,6 +132,39 @@ def test_without_an_entry_all_may_only_if_so_configured() -> None:
     relaxed = _authorizer(entry, allow_if_none=True)
     assert relaxed.allows(alice, Right(_OP.WRITE, _T, "u"))
     assert not relaxed.allows(alice, Right(_OP.WRITE, _T, "t"))
+
+
+def test_before_the_first_entries_only_super_users_may_do_something() -> None:
+    """With Kafka's ACLs, the HTTP listener is open before Kafka has returned them."""
+    made = Authorizer(["User:root"], allow_if_none=True, audit=AuditLog(None))
+    alice, right = Caller("User:alice", _HOST), Right(_OP.DESCRIBE, ResourceKind.CLUSTER)
+    assert made.allows(Caller("User:root", _HOST), right)
+    assert not made.allows(alice, right)
+    made.replace(())
+    assert made.allows(alice, right)
+
+
+def _row(response: Response, **fields: Any) -> Any:
+    given = {
+        "error_code": ErrorCode.none, "error_message": None, "resource_type": 2,
+        "resource_name": "t", "pattern_type": 3, "principal": "User:a", "host": "*",
+        "operation": 3, "permission_type": 3, **fields,
+    }  # fmt: skip
+    return response.part("DeleteAclsMatchingAcl", **given)
+
+
+def test_an_acl_of_a_newer_kafka() -> None:
+    """What nothing here has counts for nothing; what might deny anything is not left out."""
+    response = Response(API_DELETE_ACLS, 3)
+    known = _row(response)
+    assert acl_in(known, known) == allow("a", _OP.READ, _T, "t")
+    for fields in ({"operation": 99}, {"resource_type": 99}):
+        newer = _row(response, **fields)
+        assert acl_in(newer, newer) is None
+    for fields in ({"pattern_type": 5}, {"permission_type": 4}):
+        newer = _row(response, **fields)
+        with pytest.raises(UpstreamRefusedError, match="does not know"):
+            acl_in(newer, newer)
 
 
 def test_a_change_drops_all_cached_decisions() -> None:

@@ -133,6 +133,7 @@ def _apis(*acls: Acl, audit: AuditLog | None = None) -> tuple[SecuredApis, _Inne
 
     security: Any = SimpleNamespace(
         config=SecurityConfig(kafka=_LOGIN, acls=True), authorizer=authorizer, audit=log,
+        kafka_acls=None,
         credentials={("bob", "SCRAM-SHA-256"): SimpleNamespace(iterations=4096)},
         change_acls=change, change_users=change, change_quotas=change, changed=changed,
         quotas=Quotas(10.0, 1.0),

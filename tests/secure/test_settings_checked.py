@@ -43,6 +43,7 @@ def test_nothing_is_secured_by_default() -> None:
     ({"sasl_oauthbearer_jwks_endpoint_url": "https://issuer/keys"}, "expected-audience"),
     ({"sasl_oauthbearer_jwks_endpoint_url": "https://issuer/keys",
       "sasl_oauthbearer_expected_audience": "a"}, "expected-issuer"),
+    ({"acls": "kafka"}, "--acls kafka needs --log kafka"),
     (_OPEN, "no login by TLS"),
     ({**_OPEN, "kafka_security_protocol": "SASL_PLAINTEXT"}, "no login by TLS"),
     ({**_OPEN, **_FILES, "kafka_security_protocol": "SSL"}, "no login by TLS"),
@@ -71,7 +72,7 @@ def test_logins_by_tls_may_listen_beyond_this_machine(given: dict[str, Any]) -> 
     {"super_users": "root"}, {"super_users": "User:"}, {"super_users": "User:a,Group:b;x"},
     {"ssl_principal_mapping_rules": "RULE:("}, {"kafka_security_protocol": "ssl"},
     {"sasl_oauthbearer_jwks_endpoint_url": "http://issuer/keys"},
-    {"sasl_oauthbearer_jwks_endpoint_url": "file:///etc/passwd"}, {"acls": "kafka"},
+    {"sasl_oauthbearer_jwks_endpoint_url": "file:///etc/passwd"}, {"acls": "yes"},
 ])  # fmt: skip
 def test_invalid_values(given: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):

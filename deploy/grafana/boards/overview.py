@@ -140,11 +140,18 @@ _ROOM: Final = Row("Resources", (
         Query(f"{rate(metrics.QUOTA_THROTTLED_SECONDS, 'quota')} or vector(0)", "{{quota}} wait"),
         width=8,
     ),
+    graph(
+        "Age of Kafka's ACLs",
+        "Below 10 s. 0 where Kafka's ACLs do not count. While it grows, Kafka does not return its"
+        " ACLs, and the previous ones stay in force: a right that was revoked there still counts.",
+        SECONDS, Query(f"{total(metrics.ACLS_AGE, 'instance')} or vector(0)", "{{instance}}"),
+        width=8,
+    ),
     table(
         "Versions",
         "One version everywhere, except during an upgrade. log: embedded, or kafka (in front of"
         " Kafka).",
-        COUNT, series(metrics.BUILD_INFO), width=16,
+        COUNT, series(metrics.BUILD_INFO), width=8,
     ),
 ))  # fmt: skip
 

@@ -1,9 +1,10 @@
 """DescribeAcls (29), CreateAcls (30), DeleteAcls (31), so that `kafka-acls.sh` works.
 
-Source: AclAuthorizer and ResourcePatternFilter of Kafka. The entries stand in the file of the ACLs.
+Source: AclAuthorizer and ResourcePatternFilter of Kafka. The entries stand in the file of the ACLs,
+or in Kafka (`kafka_acls_api.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -18,22 +19,25 @@ from proxy.security.acls import (
     FILTER_MATCH,
     Acl,
     AclError,
-    Operation,
     Pattern,
-    Permission,
     ResourceKind,
+    acl_of,
     checked,
 )
 from proxy.security.authorizer import Caller
 from proxy.security.entry_file import EntryFileError
 from proxy.security.security import Security
 
-_NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
+NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
+
+#: An error code and its message.
+Outcome = tuple[ErrorCode, str | None]
+DONE: Final[Outcome] = (ErrorCode.none, None)
 
 _log = structlog.get_logger(__name__)
 
 
-class _Filter(NamedTuple):
+class AclFilter(NamedTuple):
     """The entries that a request is about; None and FILTER_ANY stand for all."""
 
     kind: int
@@ -45,7 +49,7 @@ class _Filter(NamedTuple):
     permission: int
 
     @classmethod
-    def of(cls, fields: Any) -> "_Filter":
+    def of(cls, fields: Any) -> "AclFilter":
         """Read the filter of a request, or of an item of it."""
         return cls(
             int(fields.resource_type_filter), fields.resource_name_filter,
@@ -76,6 +80,18 @@ class _Filter(NamedTuple):
         return acl.name == ANY_NAME
 
 
+class RemovedAcls(NamedTuple):
+    """What became of a filter.
+
+    Attributes:
+        outcome: of the filter.
+        acls: the entries that it is about, with the outcome of each.
+    """
+
+    outcome: Outcome
+    acls: Sequence[tuple[Acl, Outcome]] = ()
+
+
 class AclsApi:
     """Handles requests about ACLs.
 
@@ -87,9 +103,9 @@ class AclsApi:
         self._security: Final = security
 
     async def describe(self, _: Caller, header: RequestHeader, request: Any) -> bytes:
-        """Return the entries that a filter is about."""
+        """Return the entries in force that a filter is about."""
         response = Response(API_DESCRIBE_ACLS, header.version)
-        wanted = _Filter.of(request)
+        wanted = AclFilter.of(request)
         found: dict[tuple[ResourceKind, str, Pattern], list[Any]] = {}
         for acl in sorted(filter(wanted.matches, self._acls())):
             found.setdefault((acl.kind, acl.name, acl.pattern), []).append(
@@ -112,53 +128,46 @@ class AclsApi:
     async def create(self, caller: Caller, header: RequestHeader, request: Any) -> bytes:
         """Add entries: all valid ones, together."""
         response = Response(API_CREATE_ACLS, header.version)
-        added: list[Acl] = []
-        results: list[tuple[ErrorCode, str | None]] = []
+        entries: list[Acl | Outcome] = []
         for each in request.creations:
             try:
-                added.append(_created(each))
-                results.append((ErrorCode.none, None))
+                entries.append(self._valid(_created(each)))
             except AclError as error:
-                results.append((ErrorCode.invalid_request, str(error)))
-        failure = await self._change(lambda acls: acls | set(added)) if added else None
-        if failure is not None:
-            results = [failure if code is ErrorCode.none else (code, message)
-                       for code, message in results]  # fmt: skip
-        self._audit(caller, "CREATE_ACL", added, failure)
+                entries.append((ErrorCode.invalid_request, str(error)))
+        added = [each for each in entries if isinstance(each, Acl)]
+        outcomes = await self._add(added) if added else []
+        for acl, outcome in zip(added, outcomes, strict=True):
+            self._audit(caller, "CREATE_ACL", acl, outcome)
+        of_added = iter(outcomes)
         rows = tuple(
             response.part("AclCreationResult", error_code=code, error_message=message)
-            for code, message in results
+            for code, message in (
+                next(of_added) if isinstance(each, Acl) else each for each in entries
+            )
         )
         return response.encode(header.correlation_id, results=rows)
 
     async def delete(self, caller: Caller, header: RequestHeader, request: Any) -> bytes:
         """Remove the entries that filters are about."""
         response = Response(API_DELETE_ACLS, header.version)
-        filters = [_Filter.of(each) for each in request.filters]
-        removed: list[list[Acl]] = [[] for _ in filters]
-
-        def without(acls: frozenset[Acl]) -> Iterable[Acl]:
-            for number, each in enumerate(filters):
-                removed[number] = sorted(filter(each.matches, acls))
-            return acls.difference(*removed)
-
-        failure = await self._change(without)
-        code, message = failure or (ErrorCode.none, None)
-        self._audit(caller, "DELETE_ACL", [acl for each in removed for acl in each], failure)
+        removed = await self._remove([AclFilter.of(each) for each in request.filters])
+        for each in removed:
+            for acl, outcome in each.acls:
+                self._audit(caller, "DELETE_ACL", acl, outcome)
         rows = tuple(
             response.part(
-                "DeleteAclsFilterResult", error_code=code, error_message=message,
-                matching_acls=() if failure else tuple(
+                "DeleteAclsFilterResult", error_code=each.outcome[0], error_message=each.outcome[1],
+                matching_acls=() if each.outcome[0] is not ErrorCode.none else tuple(
                     response.part(
-                        "DeleteAclsMatchingAcl", error_code=ErrorCode.none, error_message=None,
+                        "DeleteAclsMatchingAcl", error_code=code, error_message=message,
                         resource_type=acl.kind, resource_name=acl.name, pattern_type=acl.pattern,
                         principal=acl.principal, host=acl.host, operation=acl.operation,
                         permission_type=acl.permission,
                     )
-                    for acl in acls
+                    for acl, (code, message) in each.acls
                 ),
             )
-            for acls in removed
+            for each in removed
         )  # fmt: skip
         return response.encode(header.correlation_id, filter_results=rows)
 
@@ -166,37 +175,53 @@ class AclsApi:
         authorizer = self._security.authorizer
         return authorizer.acls if authorizer is not None else frozenset()
 
-    async def _change(self, alter: Any) -> tuple[ErrorCode, str | None] | None:
-        """Change the entries; return the error, or None."""
+    # ------------------------------------------------------------------ where the entries stand
+
+    def _valid(self, acl: Acl) -> Acl:
+        """Return an entry if it may be added.
+
+        Raises:
+            AclError: it may not.
+        """
+        return checked(acl)
+
+    async def _add(self, added: Sequence[Acl]) -> Sequence[Outcome]:
+        """Add entries, and return the outcome of each."""
+        outcome = await self._change(lambda acls: acls | set(added))
+        return [outcome] * len(added)
+
+    async def _remove(self, filters: Sequence[AclFilter]) -> Sequence[RemovedAcls]:
+        """Remove the entries that filters are about, and return what became of each filter."""
+        removed: list[list[Acl]] = [[] for _ in filters]
+
+        def without(acls: frozenset[Acl]) -> Iterable[Acl]:
+            for number, each in enumerate(filters):
+                removed[number] = sorted(filter(each.matches, acls))
+            return acls.difference(*removed)
+
+        outcome = await self._change(without)
+        return [RemovedAcls(outcome, [(acl, outcome) for acl in each]) for each in removed]
+
+    async def _change(self, alter: Any) -> Outcome:
         try:
             await self._security.change_acls(alter)
         except (OSError, EntryFileError) as error:
             _log.error("a change of the ACLs was not stored", error=str(error))
-            return ErrorCode.unknown_server_error, _NOT_STORED
-        return None
+            return ErrorCode.unknown_server_error, NOT_STORED
+        return DONE
 
-    def _audit(self, caller: Caller, operation: str, acls: Iterable[Acl], failure: object) -> None:
-        for acl in acls:
-            what = (f"{acl.permission.name} {acl.operation.name} {acl.kind.name}:{acl.name}"
-                    f" {acl.pattern.name} {acl.principal} {acl.host}")  # fmt: skip
-            outcome = "success" if failure is None else "failed"
-            self._security.audit.write("change", *caller, operation, what, outcome)
+    def _audit(self, caller: Caller, operation: str, acl: Acl, outcome: Outcome) -> None:
+        what = (f"{acl.permission.name} {acl.operation.name} {acl.kind.name}:{acl.name}"
+                f" {acl.pattern.name} {acl.principal} {acl.host}")  # fmt: skip
+        result = "success" if outcome[0] is ErrorCode.none else "failed"
+        self._security.audit.write("change", *caller, operation, what, result)
 
 
 def _created(fields: Any) -> Acl:
     """Return the entry of a request.
 
     Raises:
-        AclError: it is invalid.
+        AclError: a number is unknown.
     """
-    try:
-        return checked(
-            Acl(
-                ResourceKind(int(fields.resource_type)),
-                Pattern(int(getattr(fields, "resource_pattern_type", Pattern.LITERAL))),
-                fields.resource_name, fields.principal, fields.host,
-                Operation(int(fields.operation)), Permission(int(fields.permission_type)),
-            )
-        )  # fmt: skip
-    except ValueError as error:
-        raise AclError(str(error)) from None
+    pattern = getattr(fields, "resource_pattern_type", Pattern.LITERAL)
+    return acl_of(fields.resource_type, pattern, fields.resource_name, fields)

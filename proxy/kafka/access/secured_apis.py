@@ -150,6 +150,15 @@ class Guard:
         return self._authorizer.permits(caller_of(connection), right)
 
 
+def _acls_api(security: Security) -> AclsApi:
+    if security.kafka_acls is None:
+        return AclsApi(security)
+    # Here, because other servers need no client of Kafka.
+    from proxy.kafka.access.kafka_acls_api import KafkaAclsApi  # noqa: PLC0415
+
+    return KafkaAclsApi(security, security.kafka_acls)
+
+
 def caller_of(connection: KafkaConnection) -> Caller:
     """Return the client of a connection.
 
@@ -190,7 +199,7 @@ class SecuredApis:
         self._describing: Final = ClusterApi(config, advertised(self.versions))
         self.api_versions = self._describing.api_versions
         self.produce = inner.produce
-        users, acl_api, quotas = ScramUsersApi(security), AclsApi(security), QuotasApi(security)
+        users, acl_api, quotas = ScramUsersApi(security), _acls_api(security), QuotasApi(security)
         self._own: Final = {
             API_DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
             API_ALTER_USER_SCRAM_CREDENTIALS: users.alter,
