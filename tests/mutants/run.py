@@ -16,7 +16,7 @@ from tests.mutants.mutant import Mutant
 _TREE = Path(__file__).resolve().parents[2]
 #: The tree as it was at the beginning: it may be worked on while this runs.
 _BASE = "base"
-_COPIED = ("pidlease", "proxy", "tests", "deploy")
+_COPIED = ("pidlease", "proxy", "tests", "deploy", "requirements")
 _TIMEOUT_S = 240
 _OUTPUT_LINES = 40
 
@@ -95,13 +95,15 @@ def prepare(scratch: Path) -> None:
             # With the compiled code: times are kept, so what is not changed is not compiled again.
             shutil.copytree(_TREE / part, scratch / _BASE / part)
     shutil.copy2(_TREE / "pyproject.toml", scratch / _BASE)
+    # The jars of Kafka and ZooKeeper: a copy must not fetch its own.
+    (scratch / _BASE / "build").symlink_to(_TREE / "build")
     with (scratch / _BASE / "pidlease" / "__init__.py").open("a") as module:
         module.write(_MARKING)
 
 
 def _copy(scratch: Path, name: str) -> Path:
     copy = scratch / re.sub(r"\W+", "-", name)
-    shutil.copytree(scratch / _BASE, copy)
+    shutil.copytree(scratch / _BASE, copy, symlinks=True)
     return copy
 
 
