@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from socket import socket
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -32,6 +32,13 @@ _SWEEP_SECONDS: Final = 5.0
 _log = structlog.get_logger(__name__)
 
 
+class Acceptor(Protocol):
+    """Accepts connections at an address."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+
 class KafkaListener:
     """Listens for Kafka clients (implements `client_connection.Handler`).
 
@@ -48,7 +55,7 @@ class KafkaListener:
         self.connections: set[KafkaConnection] = set()
         self._config = config
         self._apis = apis
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[Acceptor] = []
         self._sweeper: asyncio.Task[None] | None = None
 
     def reconfigure(self, config: KafkaListenerConfig) -> None:
@@ -69,13 +76,9 @@ class KafkaListener:
             OSError: another process listens at such an address.
         """
         self._apis.start()
-        loop = asyncio.get_running_loop()
         try:
             for each in sockets:
-                server = await loop.create_server(
-                    self.new_connection, sock=each, backlog=1024, **self.tls_options()
-                )
-                self._servers.append(server)
+                self._servers.append(await self.accept_at(each))
         except OSError:
             await self._apis.close()
             raise
@@ -85,9 +88,14 @@ class KafkaListener:
         """Make the protocol of an accepted connection."""
         return KafkaConnection(self)
 
-    def tls_options(self) -> dict[str, Any]:
-        """Return the options of `create_server` for TLS; none: there is no TLS."""
-        return {}
+    async def accept_at(self, listening: socket) -> Acceptor:
+        """Accept connections at an address until the returned object is closed.
+
+        Raises:
+            OSError: another process listens there.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self.new_connection, sock=listening, backlog=1024)
 
     async def close(self) -> None:
         """Stop accepting connections, and close each one when all its responses are sent."""

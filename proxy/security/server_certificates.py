@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 
+from proxy.security.alerted_handshake import AlertedHandshake
 from proxy.security.security_config import SecurityError, TlsFiles
 
 _log = structlog.get_logger(__name__)
@@ -65,6 +66,7 @@ class ServerCertificates:
         #: For `create_server`.
         self.context: Final = make_context(files)
         self.context.sni_callback = self._put_newest
+        self.context.sslobject_class = AlertedHandshake
 
     @property
     def paths(self) -> list[Path]:

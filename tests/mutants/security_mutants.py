@@ -311,4 +311,26 @@ SECURITY: Final = (
         "    if header.api_key < 0:\n",
         (f"{_IN_FORCE}::test_librdkafka_s_request_for_all_topics_is_answered",),
     ),
+    Mutant(
+        "a client does not learn what is wrong with its certificate",
+        "proxy/security/alerted_handshake.py",
+        '                raise ssl.SSLWantReadError("the alert is not sent yet") from error\n',
+        "                raise\n",
+        (f"{_TLS}::test_a_client_learns_what_is_wrong_with_its_certificate",),
+    ),
+    Mutant(
+        "a client without TLS gets an alert",
+        "proxy/security/alerted_handshake.py",
+        "            if error.reason == _NO_CERTIFICATE"
+        " or isinstance(error, ssl.SSLCertVerificationError):\n",
+        "            if error.reason:\n",
+        (f"{_TLS}::test_a_client_without_tls_gets_no_byte",),
+    ),
+    Mutant(
+        "one failure to accept a connection is the last",
+        "proxy/kafka/access/tls_acceptor.py",
+        "                await asyncio.sleep(_PAUSE_SECONDS)\n                continue\n",
+        "                return\n",
+        (f"{_TLS}::test_connections_are_accepted_when_there_are_files_again",),
+    ),
 )

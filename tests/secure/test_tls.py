@@ -1,13 +1,19 @@
 """TLS and client certificates on the Kafka listener, and their reload."""
 
 import asyncio
+import os
+import resource
 import shutil
+import socket
 import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from pidlease.observability.repeated_lines import LINES
+from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.certificate_names import (
@@ -24,6 +30,8 @@ from proxy.security.security_config import (
 from proxy.security.server_certificates import make_context
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient
+from tests.kafka_listener.member import until
+from tests.kafka_listener.messages import METADATA
 from tests.secure.secured import PASSWORDS, Secured, allow, plain, scram, secured
 from tests.servers.authority import Authority, Certificate, needs_openssl
 
@@ -140,6 +148,84 @@ async def test_a_client_certificate_is_a_login(tmp_path: Path, pki: Pki) -> None
         assert await _is_refused(running, pki.context(expired))
         # Of the trusted authority, but with a name that no rule maps.
         assert await _is_refused(running, pki.context(pki.authority.issue("Mallory2")))
+
+
+@pytest.mark.parametrize(("version", "missing"), [
+    (ssl.TLSVersion.TLSv1_2, "HANDSHAKE_FAILURE"), (ssl.TLSVersion.TLSv1_3, "CERTIFICATE_REQUIRED"),
+])  # fmt: skip
+async def test_a_client_learns_what_is_wrong_with_its_certificate(
+    tmp_path: Path, pki: Pki, version: ssl.TLSVersion, missing: str
+) -> None:
+    """By an alert; and the log has the reason. In TLS 1.3 the client has sent a request by then."""
+    other = Pki(tmp_path / "other")
+    cases = [(None, missing, "the client has no certificate"),
+             (other.client, "UNKNOWN_CA", "the client's certificate is not trusted"),
+             (_expired(pki), "CERTIFICATE_EXPIRED", "certificate has expired")]  # fmt: skip
+    config = SecurityConfig(kafka=_TLS, tls_files=pki.files("required"))
+    async with secured(tmp_path, config) as running:
+        for certificate, alert, reason in cases:
+            context = pki.context(certificate)
+            context.maximum_version = version
+            LINES.flush(everything=True)
+            with capture_logs() as lines, pytest.raises(ssl.SSLError, match=alert):
+                async with await running.connect(context) as client:
+                    await client.metadata()
+            failed = [each for each in lines if each["event"] == "a TLS handshake failed"]
+            assert len(failed) == 1
+            assert reason in failed[0]["reason"]
+            assert failed[0]["peer"].startswith("('127.0.0.1', ")
+        assert not running.server.door.connections
+
+
+async def test_a_client_without_tls_gets_no_byte(tmp_path: Path, pki: Pki) -> None:
+    """It would take an alert for the length of a response, and wait for that."""
+    config = SecurityConfig(kafka=_TLS, tls_files=pki.files("required"))
+    async with secured(tmp_path, config) as running:
+        LINES.flush(everything=True)
+        with capture_logs() as lines:
+            async with await running.connect(None) as client:
+                client.send(METADATA, 1, topics=None)
+                client.forget_last()
+                assert await client.reader.read() == b""
+        assert [each["event"] for each in lines] == ["a TLS handshake failed"]
+
+
+async def test_a_handshake_that_takes_too_long(
+    tmp_path: Path, pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.kafka.access.tls_acceptor._HANDSHAKE_SECONDS", 0.05)
+    async with secured(tmp_path, SecurityConfig(kafka=_TLS, tls_files=pki.files())) as running:
+        LINES.flush(everything=True)
+        with capture_logs() as lines:
+            async with await running.connect(None) as client:
+                assert await client.reader.read() == b""
+        assert [each["reason"] for each in lines] == ["it was not done in 0.05 s"]
+
+
+async def test_connections_are_accepted_when_there_are_files_again(
+    tmp_path: Path, pki: Pki
+) -> None:
+    """The one that could not be accepted as well: it waits for that."""
+    async with secured(tmp_path, SecurityConfig(kafka=_TLS, tls_files=pki.files())) as running:
+        LINES.flush(everything=True)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Without a pause in between: the server has not accepted the connection yet.
+        client = socket.create_connection((LOOPBACK, running.server.port))
+        next_file = os.dup(client.fileno())
+        os.close(next_file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_file, limits[1]))
+        try:
+            with capture_logs() as lines:
+                await until(lambda: bool(lines))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert lines[0]["event"] == "a connection could not be accepted"
+        streams = await asyncio.open_connection(
+            sock=client, ssl=pki.context(), server_hostname="localhost"
+        )
+        async with WireClient(*streams) as late, await running.connect(pki.context()) as other:
+            assert (await late.metadata()).brokers
+            assert (await other.metadata()).brokers
 
 
 def _expired(pki: Pki) -> Certificate:

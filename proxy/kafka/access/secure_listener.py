@@ -1,8 +1,8 @@
 """The Kafka listener with TLS, logins and rights."""
 
-import ssl
 from collections import OrderedDict
-from typing import Any, Final, cast
+from socket import socket
+from typing import Final, cast
 
 import structlog
 from typing_extensions import override
@@ -14,18 +14,16 @@ from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.access.secured_apis import SecuredApis
+from proxy.kafka.access.tls_acceptor import TlsAcceptor
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.embedded_apis import Apis
-from proxy.kafka.kafka_listener import KafkaListener
+from proxy.kafka.kafka_listener import Acceptor, KafkaListener
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.security.security import Security, user_of
 
 #: Connections without a login. When there are more, the oldest of them is closed.
 LOGINS_MAX: Final = 1000
-#: How long a TLS handshake may take.
-_HANDSHAKE_SECONDS: Final = 10.0
-_SHUTDOWN_SECONDS: Final = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -68,16 +66,11 @@ class SecureListener(KafkaListener):
         return SecureConnection(self, self._security)
 
     @override
-    def tls_options(self) -> dict[str, Any]:
+    async def accept_at(self, listening: socket) -> Acceptor:
         certificates = self._security.certificates
         if not self._security.config.kafka.tls or certificates is None:
-            return {}
-        context: ssl.SSLContext = certificates.context
-        return {
-            "ssl": context,
-            "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
-            "ssl_shutdown_timeout": _SHUTDOWN_SECONDS,
-        }
+            return await super().accept_at(listening)
+        return TlsAcceptor(listening, self.new_connection, certificates.context)
 
     @override
     def opened(self, connection: KafkaConnection) -> bool:
