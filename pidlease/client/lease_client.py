@@ -27,6 +27,8 @@ _ALERT: Final = "_ALERT_"
 #: What OpenSSL calls a response that is not TLS, by its version.
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+#: httpx passes on the error of an alert that comes after the handshake (TLS 1.3).
+_FAILURES: Final = (httpx.HTTPError, ssl.SSLError)
 #: How often a port may close the connection of `check`, before that counts as its answer.
 _CHECKS: Final = 3
 _CHECK_PAUSE_S: Final = 0.1
@@ -170,7 +172,7 @@ class LeaseClient:
         for _ in range(_CHECKS):
             try:
                 await self._http.get("/healthz", auth=None)
-            except httpx.HTTPError as error:
+            except _FAILURES as error:
                 text = str(error)
                 is_tls = any(each in text for each in (_UNTRUSTED, _ALERT, *_NO_TLS))
                 is_closed = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
@@ -255,7 +257,7 @@ class LeaseClient:
                 raise
             text = f"no lease from {self.url}: {error.text}; {self._login_name}"
             raise LeaseRefusedError(text, error.status, error.field) from None
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (*_FAILURES, ValueError, KeyError, TypeError, AttributeError) as error:
             # A reset connection has no text.
             text = str(error) or "the connection was closed"
             why = f"{type(error).__name__}: {text}{_hint(error)}"
@@ -277,6 +279,8 @@ def _hint(error: Exception) -> str:
         return "; is it http://, and not https://?"
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return "; is it the port of the Kafka listener, or https://?"
+    if isinstance(error, ssl.SSLError):
+        return "; does it want a certificate of the client, or not trust it?"
     if isinstance(error, httpx.HTTPError):
         return ""
     return "; is it the HTTP port of pidlease?"

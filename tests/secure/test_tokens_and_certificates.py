@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ from typing import Any, Final
 import pytest
 
 from pidlease.client import BlockingProducer, LeasedProducer, LeaseRefusedError, ProducerError
+from pidlease.client.errors import LeaseUnavailableError
+from pidlease.client.lease_client import LeaseClient
 from pidlease.client.settings import settings_of
 from pidlease.copier import Copier, CopySettings
 from tests.secure.secured_process import HANG_S, SECRETS, Running, started
@@ -225,6 +228,15 @@ async def test_a_wrong_start_fails_at_once(
     shown = f"{caught.value}{caplog.text}{producer!r}{settings_of(options)}"  # type: ignore[arg-type]
     for secret in ("Planted-token", *SECRETS.values()):
         assert secret not in shown
+
+
+async def test_a_lease_without_a_certificate_is_an_error_of_its_own(running: Running) -> None:
+    """By TLS 1.3 the alert comes after the handshake; httpx does not make it one of its errors."""
+    url = f"https://{running.server.http_address}"
+    trusted = ssl.create_default_context(cafile=running.authority.root.certificate)
+    async with LeaseClient(url, ssl_context=trusted) as leases:
+        with pytest.raises(LeaseUnavailableError, match="does it want a certificate"):
+            await leases.lease_pid("t", 0)
 
 
 def test_a_key_with_a_password_is_refused(running: Running, tmp_path: Path) -> None:
