@@ -43,6 +43,8 @@ class KafkaAcls:
         self._cluster: Cluster | None = None
         self._broker = -1
         self._read_at: float | None = None
+        #: The bytes of the response that has the ACLs in force.
+        self._content = b""
         self._reading: asyncio.Task[None] | None = None
         self._read: Final = SharedCall(self._read_now, rest_seconds=_REST_SECONDS)
 
@@ -128,11 +130,13 @@ class KafkaAcls:
 
     async def _read_now(self) -> frozenset[Acl]:
         began = time.monotonic()
-        response = await describe_acls(await self._connection())
-        known = None if self._read_at is None else self._authorizer.acls
-        index = await asyncio.to_thread(_changed_index, response, known)
-        if index is not None:
-            self._authorizer.replace(index)
+        content, response = await describe_acls(await self._connection(), self._content)
+        if response is not None:
+            known = None if self._read_at is None else self._authorizer.acls
+            index = await asyncio.to_thread(_changed_index, response, known)
+            if index is not None:
+                self._authorizer.replace(index)
+            self._content = content
         self._read_at = began
         return self._authorizer.acls
 

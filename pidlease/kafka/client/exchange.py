@@ -67,7 +67,17 @@ async def ask_slowly(connection: BrokerConnection, request: Request, body: Buffe
     Raises:
         UpstreamError: there is no response, or it is invalid.
     """
-    frame = await ask_for(connection, body, lambda frame: frame)
+    return await read_slowly(
+        connection, request, await ask_for(connection, body, lambda frame: frame)
+    )
+
+
+async def read_slowly(connection: BrokerConnection, request: Request, frame: bytearray) -> Any:  # noqa: ANN401 - one of kio's
+    """Decode a response that may be long, in time slices.
+
+    Raises:
+        UpstreamNonsenseError: it is invalid; the connection is closed.
+    """
     try:
         return await request.decode_slowly(frame)
     except UpstreamNonsenseError as error:

@@ -4,6 +4,7 @@ Source: AclAuthorizer and ResourcePatternFilter of Kafka. The entries stand in t
 or in Kafka (`kafka_acls_api.py`).
 """
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -104,6 +105,9 @@ class AclsApi:
 
     async def describe(self, _: Caller, header: RequestHeader, request: Any) -> bytes:
         """Return the entries in force that a filter is about."""
+        return await asyncio.to_thread(self._described, header, request)  # there may be many
+
+    def _described(self, header: RequestHeader, request: Any) -> bytes:
         response = Response(API_DESCRIBE_ACLS, header.version)
         wanted = AclFilter.of(request)
         found: dict[tuple[ResourceKind, str, Pattern], list[Any]] = {}
