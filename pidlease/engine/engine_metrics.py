@@ -50,7 +50,10 @@ def _partitions(engine: Engine) -> Iterator[Metric]:
 
 
 def _shared(engine: Engine, cluster: SharedCluster, moves: PartitionMoves) -> Iterator[Metric]:
-    yield metrics.SERVERS.of(len(cluster.view.members))
+    members = cluster.view.members
+    yield metrics.SERVERS.of(len(members))
+    yield metrics.SERVERS_ANSWERING.of(len(members.keys() - cluster.pings.silent))
+    yield metrics.SILENT_SERVERS_MOVED.of(cluster.silent_moved)
     yield metrics.PARTITIONS_OWNED.of(sum(not each.elsewhere for each in engine.partitions()))
     yield metrics.PARTITIONS_WITHOUT_OWNER.of(cluster.without_owner())
     yield metrics.PARTITIONS_TAKEN_OVER.of(moves.taken_over)

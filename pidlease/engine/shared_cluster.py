@@ -1,13 +1,13 @@
 """Several active servers share a Kafka cluster: the members, and which of them owns a partition.
 
 The coordinator says which server should own a partition, and Kafka says which one can: a wrong or
-late map costs a move of partitions, never a record. The oldest member divides the slots; another
-one steps in if it does not. Writes of the map are conditional.
+late map costs a move of partitions, never a record. The oldest member that answers pings divides
+the slots; another one steps in if it does not. Writes of the map are conditional.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -22,15 +22,17 @@ from pidlease.coordination.members import (
     SharedView,
 )
 from pidlease.coordination.shared_call import SharedCall
+from pidlease.core.liveness import Deciders
 from pidlease.core.slots import EMPTY_MAP, NO_OWNER, SlotMap, reassigned, slot_of, slot_weights
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine.member_pings import Connect, MemberPings
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 
 #: How often members and map are read, if no change is noticed before.
 _READ_SECONDS: Final = 1.0
-#: A member steps in for the decider after this time, for each older member.
+#: A member steps in for the decider after this time, for each older member that answers.
 _RANK_SECONDS: Final = 1.0
 #: Nothing is sent to Kafka longer after it came: Kafka may have forgotten its producer by then, and
 #: would append it again.
@@ -57,7 +59,9 @@ class ServerInfo(NamedTuple):
         slots: how many slots it owns.
         partitions: how many of the known partitions are in these slots.
         own: whether it is the server that reports.
-        decides: whether it is the oldest member.
+        decides: whether it divides the slots.
+        silent: whether it does not answer pings.
+        returning: whether it was silent, answers again, and will get slots after a while.
     """
 
     member: Member
@@ -65,6 +69,8 @@ class ServerInfo(NamedTuple):
     partitions: int
     own: bool
     decides: bool
+    silent: bool
+    returning: bool
 
 
 def _boot_seconds() -> float:
@@ -83,6 +89,7 @@ class SharedCluster:
         session_seconds: after this time without the coordinator, another member may own what this
             one owned.
         seconds: a clock that goes on while the process is suspended.
+        connect: prepares the connections for pings; None: sessions alone show which members live.
     """
 
     def __init__(
@@ -92,8 +99,14 @@ class SharedCluster:
         pool: IoPool,
         session_seconds: float,
         seconds: Callable[[], float] = _boot_seconds,
+        connect: Connect | None = None,
     ) -> None:
         self.node_id: Final = own.node_id
+        self.pings: Final = MemberPings(own.node_id, connect, self._wake_up)
+        #: Whether pings are answered: from the entry's creation until its end.
+        self.is_member = False
+        #: Members that did not answer, and that this server has moved the slots of.
+        self.silent_moved = 0
         self._members: Final = members
         self._own = own
         self._pool: Final = pool
@@ -133,9 +146,11 @@ class SharedCluster:
         """
         self._loop = asyncio.get_running_loop()
         self._members.watch(self._changed)
+        self.is_member = True
         await self._pool.run(partial(self._members.join, self._own))
         await self._read()
         self._task = asyncio.create_task(self._run())
+        self.pings.start()
         self.note_alive()
 
     def note_alive(self) -> None:
@@ -171,8 +186,7 @@ class SharedCluster:
             LastServerError: no other member could own them.
             MembersError: the coordinator cannot be reached; nothing has changed, or it is drained.
         """
-        members = self._view.members.values()
-        if all(each.draining or each.node_id == self.node_id for each in members):
+        if not set(_owners(self._view, self.pings.silent)) - {self.node_id}:
             raise LastServerError(
                 "no other server could own the slots of this one; start another one first"
             )
@@ -208,8 +222,13 @@ class SharedCluster:
         """
         for _ in range(_REBALANCES_MAX):
             view = await self._pool.run(self._members.read)
+            self._follow(view)
+            deciders = self.pings.deciders()
+            if not deciders.order:
+                raise MembersError("no server that owns slots answers this one; try again")
+            eligible = _eligible(view, deciders)
             wanted = await self._pool.run(
-                partial(_wanted, view.slots, _eligible(view), dict(self.topics()), anew=True)
+                partial(_wanted, view.slots, eligible, dict(self.topics()), anew=True)
             )
             if wanted is view.slots:
                 return 0
@@ -226,6 +245,7 @@ class SharedCluster:
         task, self._task = self._task, None
         if self._alive is not None:
             self._alive.cancel()
+        self.pings.stop()
         if task is None:
             return
         task.cancel()
@@ -235,11 +255,15 @@ class SharedCluster:
             await self._pool.run(self._members.leave)
         except MembersError as error:
             _log.warning("this server's entry stays until its session ends", error=str(error))
+        self.is_member = False
 
     def _changed(self) -> None:
         """Read soon; called in a thread of the coordinator's client."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _wake_up(self) -> None:
+        self._wake.set()
 
     async def _run(self) -> None:
         while True:
@@ -297,7 +321,9 @@ class SharedCluster:
             self.lost.set()
             self._drift(f"{view.stranger} serves this cluster without --shared")
             return
+        self._follow(view)
         view = await self._decide(view)
+        self._follow(view)
         changed = self.adrift or view != self._view
         self._read_at, self.adrift, self._view = began, False, view
         if changed:
@@ -311,18 +337,21 @@ class SharedCluster:
 
     # ------------------------------------------------------------------ the map
 
+    def _follow(self, view: SharedView) -> None:
+        self.pings.follow(view.members, view.slots.members, view.slots.version)
+
     async def _decide(self, view: SharedView) -> SharedView:
-        """Divide the slots anew if the members have changed, unless an older member does."""
-        topics = dict(self.topics())
-        wanted = await self._pool.run(partial(_wanted, view.slots, _eligible(view), topics))
-        if wanted is view.slots:
+        """Divide the slots anew if the members have changed, unless another member does."""
+        deciders = self.pings.deciders()
+        topics, eligible = dict(self.topics()), _eligible(view, deciders)
+        wanted = await self._pool.run(partial(_wanted, view.slots, eligible, topics))
+        if wanted is view.slots or self.node_id not in deciders.order:
             self._unlike_since = None
             return view
         now = self._seconds()
         if self._unlike_since is None:
             self._unlike_since = now
-        rank = _by_age(view).index(self.node_id) if self.node_id in view.members else 1
-        if now - self._unlike_since < rank * _RANK_SECONDS:
+        if now - self._unlike_since < deciders.order.index(self.node_id) * _RANK_SECONDS:
             return view
         try:
             slots = await self._pool.run(partial(self._members.write, wanted))
@@ -331,6 +360,7 @@ class SharedCluster:
             return view
         self._unlike_since = None
         self._note_divided(slots, view.slots)
+        self.silent_moved += sum(view.slots.count(node) > 0 for node in deciders.away)
         return view._replace(slots=slots)
 
     def _note_divided(self, slots: SlotMap, before: SlotMap) -> int:
@@ -362,8 +392,13 @@ class SharedCluster:
         return [owner if owner != NO_OWNER and owner in members else -1 for owner in found]
 
     def brokers(self) -> list[Member]:
-        """Return the members for clients: those that leave are not listed, this one always is."""
-        found = {node: each for node, each in self._view.members.items() if not each.draining}
+        """Return the members for clients: not those that leave or are silent; always this one."""
+        view, silent = self._view, self.pings.silent
+        found = {
+            node: each
+            for node, each in view.members.items()
+            if not each.draining and (node not in silent or node in view.slots.members)
+        }
         found.setdefault(self.node_id, self._own)
         return [found[node] for node in sorted(found)]
 
@@ -396,11 +431,11 @@ class SharedCluster:
         partitions: dict[int, int] = {}
         for owner, weight in zip(view.slots.owners, weights, strict=True):
             partitions[owner] = partitions.get(owner, 0) + weight
-        order = _by_age(view)
+        order, pings = self.pings.deciders().order, self.pings
         return [
             ServerInfo(
                 member, view.slots.count(node), partitions.get(node, 0), node == self.node_id,
-                node == order[0],
+                node in order[:1], node in pings.silent, node in pings.returning,
             )
             for node, member in sorted(view.members.items())
         ]  # fmt: skip
@@ -415,14 +450,15 @@ class SharedCluster:
         )
 
 
-def _by_age(view: SharedView) -> list[int]:
-    """Return the node ids, the oldest member first."""
-    return sorted(view.members, key=lambda node: view.members[node].joined)
+def _owners(view: SharedView, away: Collection[int]) -> list[int]:
+    """Return the node ids of the members that could own slots."""
+    members = view.members.items()
+    return [node for node, each in members if not each.draining and node not in away]
 
 
-def _eligible(view: SharedView) -> list[int]:
-    """Return the node ids of the members that may own slots."""
-    return [each.node_id for each in view.members.values() if not each.draining]
+def _eligible(view: SharedView, deciders: Deciders) -> list[int]:
+    """Return the node ids of the members that should own slots."""
+    return _owners(view, deciders.away) or _owners(view, deciders.silent)
 
 
 def _wanted(

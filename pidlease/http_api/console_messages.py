@@ -251,7 +251,9 @@ class SharingServer(Message):
     slots: int = Field(description="how many slots it owns")
     partitions: int = Field(description="how many of the known partitions are in these slots")
     draining: bool = Field(description="it is about to leave, and hands its slots over")
-    decides: bool = Field(description="it is the oldest one, which divides the slots")
+    decides: bool = Field(description="it divides the slots: the oldest one that answers")
+    silent: bool = Field(description="it does not answer pings, so the others own its slots")
+    returning: bool = Field(description="it was silent, and gets slots again after 30 s of answers")
     responds: bool = Field(description="it sent this response")
 
 

@@ -130,6 +130,14 @@ PARTITIONS_STOPPED = _define(
 SERVERS = _define(
     "gauge", "pidlease_servers", "Active servers that share the Kafka cluster (--shared)."
 )
+SERVERS_ANSWERING = _define(
+    "gauge", "pidlease_servers_answering", "Active servers that answer pings; this one included."
+)
+SILENT_SERVERS_MOVED = _define(
+    "counter",
+    "pidlease_silent_servers_moved",
+    "Servers that did not answer pings, and that this one has moved the slots of.",
+)
 PARTITIONS_OWNED = _define(
     "gauge", "pidlease_partitions_owned", "Partitions that this one of several servers serves."
 )

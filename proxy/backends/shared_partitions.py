@@ -15,6 +15,7 @@ from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
 from proxy.configuration.settings import Settings, split_address
+from proxy.http.ping_connection import HttpPings
 
 #: The file with this server's id as a broker. Clients know it by this id, so it stays.
 _NODE_ID: Final = "node-id"
@@ -42,7 +43,8 @@ def shared_cluster(
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
     own = Member(node_id, server, host, port, f"http://{address}")
-    return SharedCluster(members, own, pool, settings.zookeeper_session_seconds)
+    session = settings.zookeeper_session_seconds
+    return SharedCluster(members, own, pool, session, connect=HttpPings)
 
 
 async def check_brokers(cluster: Cluster) -> None:

@@ -38,6 +38,8 @@ class _Row(BaseModel):
     partitions: int
     draining: bool
     decides: bool
+    silent: bool = False
+    returning: bool = False
     responds: bool
 
 
@@ -200,7 +202,11 @@ def _show(found: _Servers) -> None:
     table = plain_table("servers", *columns)
     for each in found.servers:
         drained = "draining" if each.slots else "drained"
-        state = ", ".join([*[drained] * each.draining, *["decides"] * each.decides])
+        states = {
+            drained: each.draining, "decides": each.decides, "does not answer": each.silent,
+            "answers again": each.returning,
+        }  # fmt: skip
+        state = ", ".join(name for name, holds in states.items() if holds)
         table.add_row(
             Text(each.server), str(each.node_id), each.kafka, each.http, f"{each.slots:,}",
             f"{each.partitions:,}", state, style="bold" if each.responds else None,

@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.observability.histogram import Histogram
 
 #: The route of requests without one.
@@ -32,7 +33,7 @@ class HttpCounts:
 
 
 class HttpMetrics:
-    """Middleware that counts all requests of an application."""
+    """Middleware that counts all requests of an application, but for pings."""
 
     def __init__(self, app: ASGIApp, counts: HttpCounts) -> None:
         self._app: Final = app
@@ -40,7 +41,8 @@ class HttpMetrics:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, and count it."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"] == PING_PATH:
+            # Servers ping each other all the time, and count what does not answer.
             await self._app(scope, receive, send)
             return
         began, code = time.monotonic(), 500

@@ -69,6 +69,8 @@ def servers_of(engine: Engine) -> ServersAnswer:
                 partitions=each.partitions,
                 draining=each.member.draining,
                 decides=each.decides,
+                silent=each.silent,
+                returning=each.returning,
                 responds=each.own,
             )
             for each in shared.servers()

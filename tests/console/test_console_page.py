@@ -276,6 +276,8 @@ async def test_servers_and_their_slots(
         assert f"Slots without owner\n{owned[2]}" in tiles, tiles
         label = f"No server has {owned[2]} of {SLOTS} slots"
         assert await page.locator(f"[aria-label^='{label}']").count() == 1
+        own.pings.note_refusal(1)
+        await page.get_by_text("does not answer").wait_for()
         check(seen, console)
 
 

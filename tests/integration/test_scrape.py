@@ -17,7 +17,7 @@ from tests.servers.waiting import WAIT_S
 SEVERAL = (
     "pidlease_partitions_owned", "pidlease_partitions_without_owner", "pidlease_servers",
     "pidlease_partitions_taken_over", "pidlease_partitions_handed_over",
-    "pidlease_takeover_seconds",
+    "pidlease_takeover_seconds", "pidlease_servers_answering", "pidlease_silent_servers_moved",
 )  # fmt: skip
 #: Those of servers with logins or ACLs.
 SECURED = ("pidlease_quota_throttles", "pidlease_quota_throttled_seconds")

@@ -19,6 +19,9 @@ _MOVES: Final = "pidlease/engine/topics/partition_moves.py"
 _MOVED: Final = "tests/unit/engine/test_partition_moves.py"
 _SHARED: Final = "pidlease/engine/shared_cluster.py"
 _SHARING: Final = "tests/unit/engine/test_shared_cluster.py"
+_LIVENESS: Final = "pidlease/core/liveness.py"
+_RULES: Final = "tests/unit/core/test_liveness.py"
+_PINGS: Final = "tests/unit/engine/test_member_pings.py"
 _KAFKA_WRITERS: Final = "pidlease/log/kafka/kafka_writers.py"
 _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _NAMED: Final = "pidlease/engine/named_leases.py"
@@ -33,6 +36,55 @@ _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
 
 SHARING: Final = (
     Mutant(
+        "a member that does not answer keeps its slots",
+        _LIVENESS,
+        "        return Deciders(order, silent.union(returning), silent)\n",
+        "        return Deciders(order)\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a member that answers once gets its slots back",
+        _LIVENESS,
+        "                peer.suspected = peer.answered < RETURN_TICKS\n",
+        "                peer.suspected = False\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a member that others have taken the slots of takes them back",
+        _LIVENESS,
+        "        found = [node for node in self._by_age if node in in_map] or self._by_age\n",
+        "        found = self._by_age\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a member that reaches few others gives slots to all",
+        _LIVENESS,
+        "            return Deciders(order, frozenset(self._by_age).difference(order))\n",
+        "            return Deciders(order)\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a later member goes by its own pings",
+        _LIVENESS,
+        "        if not order or order[0] == self._own:\n",
+        "        if True:\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a closed connection means the end of a process",
+        "proxy/http/ping_connection.py",
+        "        for last in (False, True):\n",
+        "        for last in (True,):\n",
+        ("tests/http_api/test_pings.py",),
+    ),
+    Mutant(
+        "requests in flight wait for a member that does not answer pings",
+        "pidlease/engine/member_pings.py",
+        "            for each in self._waiting.pop(node, ()):\n",
+        "            for each in ():\n",
+        (_PINGS,),
+    ),
+    Mutant(
         "requests to an owner that hangs hold up those to others",
         "proxy/http/owner_requests.py",
         "        found = self._clients.get(member.http_url)\n",
@@ -42,7 +94,7 @@ SHARING: Final = (
     Mutant(
         "the last server is drained, too",
         _SHARED,
-        "        if all(each.draining or each.node_id == self.node_id for each in members):\n",
+        "        if not set(_owners(self._view, self.pings.silent)) - {self.node_id}:\n",
         "        if False:\n",
         (_SERVER_ROUTES, _SHARING),
     ),

@@ -14,11 +14,13 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from pidlease.http_api.ping_messages import PING_PATH
 from proxy.http.access.http_access import HttpAccess
 from proxy.http.access.route_rights import RouteRights
 from proxy.http.direct_appends import wrap
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import PEER_CERTIFICATE
+from proxy.http.owner_requests import FORWARDED
 from proxy.ops.ops_api import ops_app
 from proxy.security.acls import Acl, Operation, Permission, ResourceKind
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
@@ -175,6 +177,9 @@ async def test_without_a_login_every_route_is_refused(tmp_path: Path) -> None:
         assert not api.running.server.engine.topics
         assert (await client.get("/readyz")).json() == {"status": "ready"}
         assert (await client.get("/healthz")).json() == {"status": "alive"}
+        # A ping of another active server, at one that shares no cluster.
+        pinged = await client.get(f"{PING_PATH}?to=1&version=1", headers={FORWARDED: "1"})
+        assert pinged.json()["code"] == "not_ready"
 
 
 async def test_without_any_right_every_route_is_refused(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ _ON: Final = Row("Forwarded", (
 _SHARED: Final = Row("Several active servers", (
     number(
         "Partitions without owner",
-        "0, except for a session after a server was lost. Runbook: PartitionsWithoutOwner.",
+        "0, except for a moment when servers come and go. Runbook: PartitionsWithoutOwner.",
         COUNT, total(metrics.PARTITIONS_WITHOUT_OWNER), limits=Limits(1, 1),
     ),
     graph(
@@ -120,8 +120,12 @@ _SHARED: Final = Row("Several active servers", (
         COUNT, Query(series(metrics.PARTITIONS_OWNED), "{{instance}}"),
     ),
     graph(
-        "Servers known", "The same number for all: as many as run.",
+        "Servers known, and those that answer",
+        "The same numbers for all: as many as run. Fewer that answer: a server was killed, hangs or"
+        " cannot be reached. Moved: its partitions have other owners.",
         COUNT, Query(series(metrics.SERVERS), "{{instance}}"),
+        Query(series(metrics.SERVERS_ANSWERING), "{{instance}} answering"),
+        Query(gained(metrics.SILENT_SERVERS_MOVED, "instance"), "moved by {{instance}}"),
     ),
     graph(
         "Partitions moved", "None, except when servers come and go.", PER_SECOND,

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.engine.leases.lease_owners import USER
+from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.http_api.problems import Problem
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights
@@ -26,6 +27,8 @@ from proxy.security.token_validator import TokenError
 
 _FOREVER: Final = float("inf")
 _CREDENTIALS_BYTES_MAX: Final = 40_000
+#: Public paths with bodies that have no names.
+_WHOLE: Final = ("/healthz", PING_PATH)
 
 
 class _Known(NamedTuple):
@@ -87,7 +90,7 @@ class HttpAccess:
 
     async def _public(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a path for everyone: the status alone, if its body has names of topics."""
-        if scope["path"] == "/healthz":
+        if scope["path"] in _WHOLE:
             await self._app(scope, receive, send)
             return
         status = 503

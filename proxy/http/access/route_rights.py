@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
+from pidlease.http_api.ping_messages import PING_PATH
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
@@ -71,6 +72,7 @@ _ALTER: Final = Operation.ALTER_CONFIGS
 _RULES: Final = (
     RouteRule(_READS, _path("/healthz"), _none, public=True),
     RouteRule(_READS, _path("/readyz"), _none, public=True),
+    RouteRule(("GET",), _path(PING_PATH), _none, public=True),
     RouteRule(("GET",), _path("/metrics"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/status"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/servers"), _cluster(Operation.DESCRIBE)),

@@ -325,7 +325,9 @@ export async function refusals(query, get) {
 
 // ---------------------------------------------------------------------- servers
 
-const sharingState = (row) => (row.draining ? "hands its slots over"
+const sharingState = (row) => (row.silent ? "does not answer"
+  : row.returning ? "answers again, gets slots soon"
+  : row.draining ? "hands its slots over"
   : row.decides ? "divides the slots" : "serves");
 
 export async function servers(query, get) {
