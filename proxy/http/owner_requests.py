@@ -5,6 +5,7 @@ many clients drop their credentials when they follow one.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.engine import Engine
 from pidlease.engine.lease_service import UnknownPidError
+from pidlease.engine.member_pings import SilentError
 from pidlease.engine.named_leases import NameBusyError
 from pidlease.http_api.lease_messages import LeaseAnswer
 from pidlease.http_api.problems import Problem
@@ -118,12 +120,13 @@ class OwnerRequests:
             text = f"{member.server} is not this server: the servers disagree; try again"
             return refusal(Problem.NOT_OWNER, text)
         try:
-            client = await self._connected(member)
-            found = await client.request(
-                request.method, member.http_url + request.url.path, json=change,
-                headers={FORWARDED: "1"},
-            )  # fmt: skip
-        except (httpx.HTTPError, OSError) as error:
+            async with self._answering(member):
+                client = await self._connected(member)
+                found = await client.request(
+                    request.method, member.http_url + request.url.path, json=change,
+                    headers={FORWARDED: "1"},
+                )  # fmt: skip
+        except (SilentError, httpx.HTTPError, OSError) as error:
             raise OwnerUnreachableError(
                 f"{member.server} did not answer ({type(error).__name__}); look at"
                 " `pidlease servers`, and try again"
@@ -143,11 +146,12 @@ class OwnerRequests:
         partition = TopicPartition(wanted.topic, wanted.partition)
         try:
             owner = self._owner(partition)
-            client = await self._connected(owner)
-            response = await client.post(
-                f"{owner.http_url}/v1/leases", json=wanted.body(), headers={FORWARDED: "1"}
-            )
-        except (OwnerUnreachableError, httpx.HTTPError, OSError) as error:
+            async with self._answering(owner):
+                client = await self._connected(owner)
+                response = await client.post(
+                    f"{owner.http_url}/v1/leases", json=wanted.body(), headers={FORWARDED: "1"}
+                )
+        except (OwnerUnreachableError, SilentError, httpx.HTTPError, OSError) as error:
             raise NameBusyError(f"the owner of {partition} cannot be asked now: {error}") from error
         if response.status_code == HTTPStatus.GONE:
             raise UnknownPidError(f"PID {wanted.pid} is not leased on {partition}; lease a new one")
@@ -168,13 +172,17 @@ class OwnerRequests:
         """Return the owner of a partition.
 
         Raises:
-            OwnerUnreachableError: there is none, or it is this server, which takes it over.
+            OwnerUnreachableError: there is none, it does not answer pings, or it is this server,
+                which takes it over.
         """
         engine = self._engine()
         shared = None if engine is None else engine.shared_cluster
         owner = None if shared is None else shared.owner_of(partition)
         if shared is None or owner is None or owner.node_id == shared.node_id:
             raise OwnerUnreachableError(f"{partition} is being taken over; try again")
+        if owner.node_id in shared.pings.silent:
+            text = f"{owner.server} owns {partition} and does not answer; try again"
+            raise OwnerUnreachableError(text)
         return owner
 
     async def _send(
@@ -199,18 +207,25 @@ class OwnerRequests:
             method, owner.http_url + target, content=body, headers={**headers, FORWARDED: "1"}
         )
         try:
-            found = await client.send(request, stream=True)
-            try:
-                held.more(int(found.headers.get("content-length", "0")))
-                await found.aread()
-            finally:
-                await found.aclose()
-        except (httpx.HTTPError, OSError, ValueError) as error:
+            async with self._answering(owner):
+                found = await client.send(request, stream=True)
+                try:
+                    held.more(int(found.headers.get("content-length", "0")))
+                    await found.aread()
+                finally:
+                    await found.aclose()
+        except (SilentError, httpx.HTTPError, OSError, ValueError) as error:
             raise OwnerUnreachableError(
                 f"{owner.server} owns the partition and did not answer ({type(error).__name__});"
                 " whether it has done this is unknown; send it again"
             ) from error
         return found
+
+    def _answering(self, member: Member) -> AbstractAsyncContextManager[None]:
+        """Do something with a member while it answers pings; SilentError: it does not."""
+        engine = self._engine()
+        shared = None if engine is None else engine.shared_cluster
+        return nullcontext() if shared is None else shared.pings.while_answering(member.node_id)
 
     async def _connected(self, member: Member) -> "httpx.AsyncClient":
         """Return the connections to a member; close those to servers that are none any more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,8 +11,12 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pidlease.coordination.members import Member
 from pidlease.core.byte_budget import ByteBudget
+from pidlease.core.lease import LeaseWanted
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine.member_pings import MemberPings
+from pidlease.engine.named_leases import NameBusyError
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import owner_requests
 from proxy.http.owner_requests import FORWARDED, OwnerRequests
@@ -27,7 +32,8 @@ async def test_no_header_of_an_append_is_left_out() -> None:
 
     owner = SimpleNamespace(node_id=2, server="other", http_url="http://other:1")
     view = SimpleNamespace(members={2: owner})
-    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view)
+    pings = MemberPings(1, None, lambda: None)
+    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
     engine = cast("Any", SimpleNamespace(shared_cluster=shared))
     owners = OwnerRequests(lambda: engine, httpx.MockTransport(serve))
     given = dict.fromkeys(_NAMES, b"7")
@@ -73,7 +79,7 @@ async def test_an_owner_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyP
             )
         shared = SimpleNamespace(
             node_id=1, owner_of=lambda place: members[place.partition],
-            view=SimpleNamespace(members=members),
+            view=SimpleNamespace(members=members), pings=MemberPings(1, None, lambda: None),
         )  # fmt: skip
         engine = cast("Any", SimpleNamespace(shared_cluster=shared))
         owners = OwnerRequests(lambda: engine)
@@ -99,3 +105,45 @@ async def test_an_owner_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyP
         await owners.close()
         for writer in held:
             writer.close()
+
+
+async def test_a_request_to_an_owner_that_does_not_answer_pings_ends_at_once() -> None:
+    """Those in flight end when it becomes silent; later ones are not sent."""
+    arrived: asyncio.Queue[str] = asyncio.Queue()
+
+    async def hang(request: httpx.Request) -> httpx.Response:
+        arrived.put_nowait(request.url.path)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    owner = Member(2, "other:1", LOOPBACK, 1, "http://other:1", joined=2)
+    pings = MemberPings(1, None, lambda: None)
+    pings.follow({2: owner}, (1, 2), 0)
+    shared = SimpleNamespace(
+        node_id=1, owner_of=lambda _: owner, view=SimpleNamespace(members={2: owner}), pings=pings
+    )
+    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
+    owners = OwnerRequests(lambda: engine, httpx.MockTransport(hang))
+    path = "/v1/topics/t/partitions/0/records"
+    request = Request({
+        "type": "http", "method": "GET", "path": path, "query_string": b"", "scheme": "http",
+        "server": ("here", 1), "headers": [],
+    })  # fmt: skip
+    send = partial(owners.send_on, request, TopicPartition("t", 0), b"", ByteBudget(1 << 20))
+    ask = partial(owners.ask, LeaseWanted("t", 0, pid=7))
+
+    sent, asked = asyncio.create_task(send()), asyncio.create_task(ask())
+    assert {await arrived.get(), await arrived.get()} == {path, "/v1/leases"}
+    pings.note_refusal(2)
+    answer = await sent
+    assert answer.status_code == 503
+    assert b"whether it has done this is unknown" in answer.body
+    with pytest.raises(NameBusyError, match="does not answer pings any more"):
+        await asked
+
+    answer = await send()
+    assert (answer.status_code, b"does not answer; try again" in answer.body) == (503, True)
+    with pytest.raises(NameBusyError, match="does not answer; try again"):
+        await ask()
+    assert arrived.empty()
+    await owners.close()
