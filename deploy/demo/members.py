@@ -177,6 +177,9 @@ def _faulty(
         f"server {_NAMES[number]}: {how}, its {owned} partitions have other owners;"
         f" the longest wait of a partition was {outage_s:.2f} s"
     )
+    if how == "after SIGSTOP":
+        # As long as its session lives, it would get no slots before 30 s of answers.
+        until(lambda: not _is_member(teller, server), "its session to end", _POLL_S)
     back()
     until(lambda: _owned(teller, server) > 0, "it to own partitions again", _POLL_S)
     now = time.monotonic()
@@ -187,6 +190,10 @@ def _faulty(
 def _rows(server: PidleaseServer) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(server.get("/v1/servers")[1])["servers"]
     return rows
+
+
+def _is_member(teller: PidleaseServer, server: PidleaseServer) -> bool:
+    return any(row["http"] == server.http_url for row in _rows(teller))
 
 
 def _owned(teller: PidleaseServer, server: PidleaseServer) -> int:
