@@ -230,7 +230,9 @@ class HttpProtocol(HttpToolsProtocol):
         parts: list[Any] = [STATUS_LINE[response.status_code]]
         for name, value in (*cycle.default_headers, *response.raw_headers):
             parts += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
+        if (b"connection", b"close") in response.raw_headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
             parts.append(b"connection: close\r\n")
         parts += (b"\r\n", response.body)
         self.transport.write(b"".join(parts))

@@ -173,8 +173,8 @@ SECURITY: Final = (
     Mutant(
         "an HTTP password counts after its user was removed",
         "proxy/security/password_check.py",
-        "        if self._right.get(key) == credential:\n",
-        "        if key in self._right:\n",
+        "        return self._right.get(key) == credential\n",
+        "        return key in self._right\n",
         (f"{_HTTP_TESTS}::test_a_removed_user_is_refused_at_once",),
     ),
     Mutant(
