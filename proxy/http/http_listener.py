@@ -20,6 +20,7 @@ from proxy.http.body_limit import BodyLimit
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.console_routes import console_router
 from proxy.http.direct_appends import DirectAppends, wrap
+from proxy.http.direct_reads import DirectReads
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
@@ -119,6 +120,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         DirectAppends, append=records.append, route=records.append_route,
         handlers=app.exception_handlers,
     ))  # fmt: skip
+    wrap(app, partial(DirectReads, records=records, handlers=app.exception_handlers))
     wrap(app, partial(DirectStreams, routes=stream_routes, handlers=app.exception_handlers))
 
     def close() -> None:

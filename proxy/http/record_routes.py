@@ -131,6 +131,8 @@ class RecordRoutes:
             RECORDS_PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
             operation_id="read_records", responses=READ_REFUSALS,
         )  # fmt: skip
+        #: The route of `read`.
+        self.read_route: Final = self.router.routes[-1]
 
     def close(self) -> None:
         """End all waiting reads; they return the records that are there."""
