@@ -411,7 +411,7 @@ class App:
         admit = self._secure_http(app, config)
         self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        immediate = ImmediateAppends(self._http_api.records, self._metrics.http.answered, admit)
+        immediate = ImmediateAppends(self._http_api, self._metrics.http.answered, admit)
         self._api_server = self._serve_http(
             http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners
         )

@@ -30,9 +30,12 @@ def place_of(scope: Mapping[str, Any], method: str = "POST") -> tuple[str, int] 
         method: GET: of a read.
     """
     found = _PATH.fullmatch(scope["path"]) if scope["method"] == method else None
-    if found is None or any(name == b"origin" for name, _ in scope["headers"]):
-        return None
-    return found[1], int(found[2])
+    return None if found is None or is_foreign(scope) else (found[1], int(found[2]))
+
+
+def is_foreign(scope: Mapping[str, Any]) -> bool:
+    """Whether a request is one of a web page: the framework checks its origin."""
+    return any(name == b"origin" for name, _ in scope["headers"])
 
 
 def wrap(app: FastAPI, outer: Callable[[ASGIApp], ASGIApp]) -> None:

@@ -65,12 +65,14 @@ class HttpApi(NamedTuple):
         close: ends reads that wait.
         disconnect: closes the connections to other active servers.
         records: the routes for records.
+        streams: the routes for streams.
     """
 
     start: Callable[[], None]
     close: Callable[[], None]
     disconnect: Callable[[], Coroutine[Any, Any, None]]
     records: RecordRoutes
+    streams: StreamRoutes
 
 
 def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
@@ -127,4 +129,4 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         records.close()
         stream_routes.close()
 
-    return HttpApi(stream_routes.catalog.start, close, owners.close, records)
+    return HttpApi(stream_routes.catalog.start, close, owners.close, records, stream_routes)

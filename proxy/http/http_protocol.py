@@ -30,7 +30,6 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
-from proxy.http.direct_appends import place_of
 from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
@@ -148,7 +147,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif (
             cycle.more_body
             and self._immediate is not None
-            and place_of(cycle.scope) is not None
+            and self._immediate.serves(cycle.scope)
             and not cycle.waiting_for_100_continue
         ):
             self._arriving = cycle, app

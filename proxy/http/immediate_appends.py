@@ -9,20 +9,20 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from pidlease.engine.append_outcome import Outcome
 from pidlease.engine.keys_in_flight import KeyInFlightError
-from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import InvalidBatchError
-from proxy.http.direct_appends import place_of
+from proxy.http.direct_appends import is_foreign, place_of
 from proxy.http.errors import NotReadyError
-from proxy.http.record_responses import RefusedError, appended
-from proxy.http.record_routes import RECORDS_PATH, RecordRoutes
-from proxy.http.request_batch import append_headers, by_key_or_headers
+from proxy.http.http_listener import HttpApi
+from proxy.http.prepared_append import PreparedAppend
+from proxy.http.record_responses import RefusedError
+from proxy.http.record_routes import RECORDS_PATH
 from proxy.http.request_memory import HeldBytes
 
 #: All that is raised before a batch is submitted.
@@ -64,20 +64,45 @@ class Admitted(Protocol):
 Admit = Callable[[Any], Admitted | None]
 
 
+class _Way(NamedTuple):
+    """How the appends of one kind are prepared.
+
+    Attributes:
+        route: of the requests, for the metrics.
+        prepare: prepares an append; None: it is refused, or cannot be made at once.
+    """
+
+    route: str
+    prepare: Callable[[Mapping[str, Any], bytearray], PreparedAppend | None]
+
+
 class ImmediateAppends:
-    """Submits small appends to a partition when their bodies have arrived.
+    """Submits small appends to partitions and streams when their bodies have arrived.
 
     Parameters:
-        records: the routes that serve all other appends, with the limits for both.
+        api: the routes that serve all other appends, with the limits for both.
         count: counts the responses.
         admit: knows clients and their rights; None: all may append.
     """
 
-    def __init__(self, records: RecordRoutes, count: Count, admit: Admit | None = None) -> None:
-        self._records: Final = records
-        self._route: Final = f"POST {RECORDS_PATH}"
+    def __init__(self, api: HttpApi, count: Count, admit: Admit | None = None) -> None:
+        self._records: Final = api.records
+        self._is_stream: Final = api.streams.is_stream
+        self._of_records: Final = _Way(f"POST {RECORDS_PATH}", api.records.prepare_now)
+        self._of_streams: Final = _Way(f"POST {api.streams.path}", api.streams.prepare_now)
         self._count: Final = count
         self._admit: Final = admit
+
+    def serves(self, scope: Mapping[str, Any]) -> bool:
+        """Whether a request is an append that may be small enough, by its method and path."""
+        return self._way(scope) is not None
+
+    def _way(self, scope: Mapping[str, Any]) -> _Way | None:
+        if place_of(scope) is not None:
+            return self._of_records
+        if scope["method"] == "POST" and self._is_stream(scope["path"]) and not is_foreign(scope):
+            return self._of_streams
+        return None
 
     def submit(self, scope: Mapping[str, Any], body: bytearray, respond: Respond) -> bool:
         """Submit an append; False: nothing was submitted, serve the request otherwise.
@@ -87,35 +112,28 @@ class ImmediateAppends:
             body: all of it.
             respond: gets the response; perhaps before this returns.
         """
-        place = place_of(scope)
-        if place is None or len(body) > self._records.bytes_max:
+        way = self._way(scope)
+        if way is None or len(body) > self._records.bytes_max:
             return False
         began = time.monotonic()
         held: HeldBytes | None = None
         try:
             service = self._records.service()
-            partition = service.engine.partition(*place)
-            if partition is None or partition.elsewhere:
-                return False
             admitted = None if self._admit is None else self._admit(scope)
             if self._admit is not None and admitted is None:
                 return False
-            headers = append_headers(scope["headers"])
-            named = by_key_or_headers(headers)
-            build = self._records.maker.build_of(headers)
             held = HeldBytes(self._records.append_memory)
             held.more(len(body))
-            batch = self._records.maker.make_now(build, body, named)
-            size = 0 if batch is None else max(len(body), len(batch.data))
-            if batch is None or (admitted is not None and not admitted.fits(size)):
+            append = way.prepare(scope, body)
+            size = 0 if append is None else max(len(body), len(append.data))
+            if append is None or (admitted is not None and not admitted.fits(size)):
                 held.release()
                 return False
-            held.more(len(batch.data))
-            done = partial(self._done, admitted, held, batch.identity, began, respond)
+            held.more(len(append.data))
+            partition, data, identity, answer, repeatable, send = append
+            done = partial(self._done, admitted, held, began, way.route, answer, respond)
             with nullcontext() if admitted is None else admitted.acting():
-                service.submit(
-                    partition, batch.data, batch.identity, done, repeatable=batch.repeatable
-                )
+                service.submit(partition, data, identity, done, repeatable=repeatable, send=send)
             if admitted is not None:
                 admitted.count(size)
         except _REFUSED:
@@ -124,18 +142,19 @@ class ImmediateAppends:
             return False
         return True
 
-    def _done(
+    def _done(  # noqa: PLR0913, PLR0917 - of an append
         self,
         admitted: Admitted | None,
         held: HeldBytes,
-        identity: Identity | None,
         began: float,
+        route: str,
+        answer: Callable[[Outcome], Response],
         respond: Respond,
         outcome: Outcome,
     ) -> None:
         held.release()
-        response = appended(outcome, identity)
+        response = answer(outcome)
         if admitted is not None and admitted.is_revoked():
             response = _REVOKED
-        self._count(self._route, response.status_code, time.monotonic() - began)
+        self._count(route, response.status_code, time.monotonic() - began)
         respond(response)

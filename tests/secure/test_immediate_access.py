@@ -37,7 +37,7 @@ from tests.secure.tokens import Issuer
 _CONFIGURED: Final = SecurityConfig(
     http=ListenerSecurity(tls=True, login=True), acls=True, tokens=_CONFIG
 )
-_WRITE: Final = allow("alice", Operation.WRITE, ResourceKind.TOPIC, "t")
+_ACLS: Final = [allow("alice", Operation.WRITE, ResourceKind.TOPIC, each) for each in ("t", "s")]
 _DATE: Final = re.compile(rb"date: [^\r]*\r\n")
 
 
@@ -55,7 +55,7 @@ async def _way(
     folder: Path, *, immediate: bool, config: SecurityConfig = _CONFIGURED
 ) -> AsyncIterator[_Way]:
     """A listener that serves appends in its protocol, or one that leaves all to the application."""
-    async with secured(folder, config, [_WRITE]) as running:
+    async with secured(folder, config, _ACLS) as running:
         server, app = running.server, FastAPI()
         server.engine.ready = True
         api = add_http_api(app, lambda: server.engine, lambda: server.topics)
@@ -65,7 +65,7 @@ async def _way(
         submitted: list[bool] = []
         if immediate:
             access = RequestAccess(running.security, rights, login=True)
-            appends = ImmediateAppends(api.records, counts.answered, access.admit_now)
+            appends = ImmediateAppends(api, counts.answered, access.admit_now)
             submit = appends.submit
 
             def noted(*given: Any) -> bool:
@@ -84,12 +84,17 @@ def _basic(user: str, password: str = "") -> str:
     return f"Authorization: Basic {base64.b64encode(given.encode()).decode()}"
 
 
+def _to_stream(method: str, *headers: str) -> bytes:
+    lines = [f"{method} /v1/stream/s HTTP/1.1", "Host: x", "Content-Type: text/plain"]
+    return "\r\n".join((*lines, "Content-Length: 5", *headers, "", "value")).encode()
+
+
 async def _response(client: Connection) -> bytes:
     """A response, without its date."""
     head = await client.reader.readuntil(b"\r\n\r\n")
     found = re.search(rb"content-length: (\d+)", head)
-    assert found is not None, head
-    return _DATE.sub(b"", head) + await client.reader.readexactly(int(found[1]))
+    body = await client.reader.readexactly(int(found[1])) if found else b""
+    return _DATE.sub(b"", head) + body
 
 
 async def test_the_same_by_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +127,10 @@ async def test_the_same_by_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (post(b"nowhere", alice, partition=7), 404, False),
         (post(b"key", alice, "Idempotency-Key: k"), 200, True),
         (post(b"key", alice, "Idempotency-Key: k"), 200, True),
+        (_to_stream("PUT", _basic("root")), 201, None),
+        (_to_stream("POST", alice), 204, True),
+        (_to_stream("POST", _basic("bob")), 403, False),
+        (_to_stream("POST"), 401, False),
     ]
     found: list[Any] = []
     for immediate in (True, False):
