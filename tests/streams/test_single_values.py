@@ -112,3 +112,11 @@ def test_a_record_that_is_not_quite_one(at: int) -> None:
     made[at] ^= 2
     struct.pack_into(">I", made, CRC_AT, crc32c(made[CRC_FROM:]))
     assert leading_values(bytes(made), 0, 9, 99, is_json=False) == Leading([], 0, 0, 0, 99)
+
+
+def test_a_damaged_value_is_left_to_the_decoder() -> None:
+    made = bytearray(_batch(0, [bytes(100)], StreamSend().headers()))
+    made[100] ^= 1
+    assert leading_values(bytes(made), 0, 9, 99, is_json=False).position == 0
+    with pytest.raises(UnreadableError):
+        stream_pages.read_of(bytes(made), 0, 9, 99, is_json=False)
