@@ -35,7 +35,7 @@ def place_of(scope: Mapping[str, Any], method: str = "POST") -> tuple[str, int] 
 
 def is_foreign(scope: Mapping[str, Any]) -> bool:
     """Whether a request is one of a web page: the framework checks its origin."""
-    return any(name == b"origin" for name, _ in scope["headers"])
+    return b"origin" in [name for name, _ in scope["headers"]]
 
 
 def wrap(app: FastAPI, outer: Callable[[ASGIApp], ASGIApp]) -> None:

@@ -7,9 +7,9 @@ a wait, or has no right or no quota left: nothing has been counted or audited th
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
@@ -64,16 +64,9 @@ class Admitted(Protocol):
 Admit = Callable[[Any], Admitted | None]
 
 
-class _Way(NamedTuple):
-    """How the appends of one kind are prepared.
-
-    Attributes:
-        route: of the requests, for the metrics.
-        prepare: prepares an append; None: it is refused, or cannot be made at once.
-    """
-
-    route: str
-    prepare: Callable[[Mapping[str, Any], bytearray], PreparedAppend | None]
+#: The route of an append, for the metrics, and what prepares it from its scope and body; None: it
+#: is refused, or cannot be made at once.
+_Way = tuple[str, Callable[[Mapping[str, Any], bytearray], PreparedAppend | None]]
 
 
 class ImmediateAppends:
@@ -88,8 +81,8 @@ class ImmediateAppends:
     def __init__(self, api: HttpApi, count: Count, admit: Admit | None = None) -> None:
         self._records: Final = api.records
         self._is_stream: Final = api.streams.is_stream
-        self._of_records: Final = _Way(f"POST {RECORDS_PATH}", api.records.prepare_now)
-        self._of_streams: Final = _Way(f"POST {api.streams.path}", api.streams.prepare_now)
+        self._records_route: Final = f"POST {RECORDS_PATH}"
+        self._of_streams: Final = (f"POST {api.streams.path}", api.streams.prepare_now)
         self._count: Final = count
         self._admit: Final = admit
 
@@ -98,8 +91,9 @@ class ImmediateAppends:
         return self._way(scope) is not None
 
     def _way(self, scope: Mapping[str, Any]) -> _Way | None:
-        if place_of(scope) is not None:
-            return self._of_records
+        place = place_of(scope)
+        if place is not None:
+            return self._records_route, partial(self._records.prepare_now, place)
         if scope["method"] == "POST" and self._is_stream(scope["path"]) and not is_foreign(scope):
             return self._of_streams
         return None
@@ -115,6 +109,7 @@ class ImmediateAppends:
         way = self._way(scope)
         if way is None or len(body) > self._records.bytes_max:
             return False
+        route, prepare = way
         began = time.monotonic()
         held: HeldBytes | None = None
         try:
@@ -124,17 +119,22 @@ class ImmediateAppends:
                 return False
             held = HeldBytes(self._records.append_memory)
             held.more(len(body))
-            append = way.prepare(scope, body)
+            append = prepare(scope, body)
             size = 0 if append is None else max(len(body), len(append.data))
             if append is None or (admitted is not None and not admitted.fits(size)):
                 held.release()
                 return False
             held.more(len(append.data))
             partition, data, identity, answer, repeatable, send = append
-            done = partial(self._done, admitted, held, began, way.route, answer, respond)
-            with nullcontext() if admitted is None else admitted.acting():
-                service.submit(partition, data, identity, done, repeatable=repeatable, send=send)
-            if admitted is not None:
+            done = partial(self._done, admitted, held, began, route, answer, respond)
+            submit = partial(
+                service.submit, partition, data, identity, done, repeatable=repeatable, send=send
+            )
+            if admitted is None:
+                submit()
+            else:
+                with admitted.acting():
+                    submit()
                 admitted.count(size)
         except _REFUSED:
             if held is not None:

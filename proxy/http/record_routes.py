@@ -37,7 +37,6 @@ from pidlease.http_api.record_messages import (
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.http.current_caller import count_batch, require_create
-from proxy.http.direct_appends import place_of
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.prepared_append import PreparedAppend
@@ -219,19 +218,21 @@ class RecordRoutes:
         headers = append_headers(scope["headers"])
         return headers, by_key_or_headers(headers), self.maker.build_of(headers)
 
-    def prepare_now(self, scope: Mapping[str, Any], body: bytearray) -> PreparedAppend | None:
+    def prepare_now(
+        self, place: tuple[str, int], scope: Mapping[str, Any], body: bytearray
+    ) -> PreparedAppend | None:
         """Prepare an append to a partition; None: that needs a wait, or another server.
 
         Parameters:
-            scope: of a request with a `place_of`.
+            place: the topic and the partition.
+            scope: of the request.
 
         Raises:
             RefusedError: the request is invalid.
             RequestValidationError: the body is.
             NotReadyError: the engine is recovering or stopping.
         """
-        place = place_of(scope)
-        partition = None if place is None else self.service().engine.partition(*place)
+        partition = self.service().engine.partition(*place)
         if partition is None or partition.elsewhere:
             return None
         _, named, build = self._headers(scope)
