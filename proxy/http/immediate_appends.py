@@ -20,7 +20,6 @@ from pidlease.kafka.records.record_batch import InvalidBatchError
 from proxy.http.direct_appends import is_foreign, place_of
 from proxy.http.errors import NotReadyError
 from proxy.http.http_listener import HttpApi
-from proxy.http.prepared_append import PreparedAppend
 from proxy.http.record_responses import RefusedError
 from proxy.http.record_routes import RECORDS_PATH
 from proxy.http.request_memory import HeldBytes
@@ -64,11 +63,6 @@ class Admitted(Protocol):
 Admit = Callable[[Any], Admitted | None]
 
 
-#: The route of an append, for the metrics, and what prepares it from its scope and body; None: it
-#: is refused, or cannot be made at once.
-_Way = tuple[str, Callable[[Mapping[str, Any], bytearray], PreparedAppend | None]]
-
-
 class ImmediateAppends:
     """Submits small appends to partitions and streams when their bodies have arrived.
 
@@ -80,23 +74,19 @@ class ImmediateAppends:
 
     def __init__(self, api: HttpApi, count: Count, admit: Admit | None = None) -> None:
         self._records: Final = api.records
-        self._is_stream: Final = api.streams.is_stream
+        self._streams: Final = api.streams
         self._records_route: Final = f"POST {RECORDS_PATH}"
-        self._of_streams: Final = (f"POST {api.streams.path}", api.streams.prepare_now)
+        self._streams_route: Final = f"POST {api.streams.path}"
         self._count: Final = count
         self._admit: Final = admit
 
     def serves(self, scope: Mapping[str, Any]) -> bool:
         """Whether a request is an append that may be small enough, by its method and path."""
-        return self._way(scope) is not None
+        return place_of(scope) is not None or self._is_to_stream(scope)
 
-    def _way(self, scope: Mapping[str, Any]) -> _Way | None:
-        place = place_of(scope)
-        if place is not None:
-            return self._records_route, partial(self._records.prepare_now, place)
-        if scope["method"] == "POST" and self._is_stream(scope["path"]) and not is_foreign(scope):
-            return self._of_streams
-        return None
+    def _is_to_stream(self, scope: Mapping[str, Any]) -> bool:
+        is_post = scope["method"] == "POST"
+        return is_post and self._streams.is_stream(scope["path"]) and not is_foreign(scope)
 
     def submit(self, scope: Mapping[str, Any], body: bytearray, respond: Respond) -> bool:
         """Submit an append; False: nothing was submitted, serve the request otherwise.
@@ -106,10 +96,12 @@ class ImmediateAppends:
             body: all of it.
             respond: gets the response; perhaps before this returns.
         """
-        way = self._way(scope)
-        if way is None or len(body) > self._records.bytes_max:
+        place = place_of(scope)
+        if place is None and not self._is_to_stream(scope):
             return False
-        route, prepare = way
+        if len(body) > self._records.bytes_max:
+            return False
+        route = self._streams_route if place is None else self._records_route
         began = time.monotonic()
         held: HeldBytes | None = None
         try:
@@ -119,7 +111,10 @@ class ImmediateAppends:
                 return False
             held = HeldBytes(self._records.append_memory)
             held.more(len(body))
-            append = prepare(scope, body)
+            if place is None:
+                append = self._streams.prepare_now(scope, body)
+            else:
+                append = self._records.prepare_now(place, scope, body)
             size = 0 if append is None else max(len(body), len(append.data))
             if append is None or (admitted is not None and not admitted.fits(size)):
                 held.release()
@@ -127,14 +122,13 @@ class ImmediateAppends:
             held.more(len(append.data))
             partition, data, identity, answer, repeatable, send = append
             done = partial(self._done, admitted, held, began, route, answer, respond)
-            submit = partial(
-                service.submit, partition, data, identity, done, repeatable=repeatable, send=send
-            )
             if admitted is None:
-                submit()
+                service.submit(partition, data, identity, done, repeatable=repeatable, send=send)
             else:
                 with admitted.acting():
-                    submit()
+                    service.submit(
+                        partition, data, identity, done, repeatable=repeatable, send=send
+                    )
                 admitted.count(size)
         except _REFUSED:
             if held is not None:

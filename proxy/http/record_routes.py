@@ -239,8 +239,12 @@ class RecordRoutes:
         batch = self.maker.make_now(build, body, named)
         if batch is None:
             return None
-        respond = partial(appended, identity=batch.identity)
-        return PreparedAppend(partition, batch.data, batch.identity, respond, batch.repeatable)
+        data, identity, repeatable, _ = batch
+
+        def respond(outcome: Outcome) -> Response:
+            return appended(outcome, identity)
+
+        return PreparedAppend(partition, data, identity, respond, repeatable)
 
     async def read(
         self,
