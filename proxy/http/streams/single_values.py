@@ -53,7 +53,16 @@ class _Frame(NamedTuple):
     last: bytes
 
 
-@lru_cache(maxsize=4096)
+def _length_in(size: int) -> bytes | None:
+    """Return the length of what has a size together with its length; None: nothing has."""
+    for bytes_of_length in range(1, 6):
+        length = encode_varint(max(size - bytes_of_length, 0))
+        if len(length) == bytes_of_length <= size:
+            return length
+    return None
+
+
+@lru_cache(maxsize=1 << 14)
 def _frame(record_bytes: int, tail_bytes: int) -> _Frame | None:
     """Return what surrounds the value of a record; None: it is none that appends over HTTP make.
 
@@ -65,20 +74,15 @@ def _frame(record_bytes: int, tail_bytes: int) -> _Frame | None:
     elif tail_bytes == _ONLY_STREAM_BYTES:
         headers, last = _ONLY_STREAM, _STREAM
     else:
-        left = tail_bytes - len(_IDENTITY_FIRST) - len(_STREAM)
-        lengths = [encode_varint(left - size) for size in (1, 2) if left >= size]
-        fitting = [each for size, each in enumerate(lengths, 1) if len(each) == size]
-        if not fitting:
+        identity = _length_in(tail_bytes - len(_IDENTITY_FIRST) - len(_STREAM))
+        if identity is None:
             return None
-        headers, last = _IDENTITY_FIRST + fitting[0], _STREAM
-    for of_record in range(1, 6):
-        for of_value in range(1, 6):
-            rest = record_bytes - of_record
-            value = rest - len(_FRONT) - of_value - tail_bytes
-            front = encode_varint(max(rest, 0)), encode_varint(max(value, 0))
-            if value >= 0 and (len(front[0]), len(front[1])) == (of_record, of_value):
-                return _Frame(front[0] + _FRONT + front[1], headers, last)
-    return None
+        headers, last = _IDENTITY_FIRST + identity, _STREAM
+    record = _length_in(record_bytes)
+    if record is None:
+        return None
+    value = _length_in(record_bytes - len(record) - len(_FRONT) - tail_bytes)
+    return None if value is None else _Frame(record + _FRONT + value, headers, last)
 
 
 def _tail_bytes(data: bytes, start: int, stop: int) -> int:
