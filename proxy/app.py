@@ -45,7 +45,7 @@ from proxy.http.direct_appends import wrap
 from proxy.http.errors import add_handlers
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
-from proxy.http.immediate_appends import ImmediateAppends
+from proxy.http.immediate_appends import Admit, ImmediateAppends
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.log_output import write_repeats
@@ -336,15 +336,21 @@ class App:
         await security.start()
         self._security = security
 
-    def _secure_http(self, app: FastAPI, listener: ListenerSecurity) -> None:
+    def _secure_http(self, app: FastAPI, listener: ListenerSecurity) -> Admit | None:
+        """Let only known clients through; return what admits requests in front of the application.
+
+        None: all are admitted.
+        """
         if self._security is None:
-            return
+            return None
         from proxy.http.access.http_access import HttpAccess  # noqa: PLC0415
+        from proxy.http.access.request_access import RequestAccess  # noqa: PLC0415
         from proxy.http.access.route_rights import RouteRights  # noqa: PLC0415
 
         rights = RouteRights(self._settings.stream_prefix)
         access = partial(HttpAccess, security=self._security, rights=rights, login=listener.login)
         wrap(app, access)
+        return RequestAccess(self._security, rights, login=listener.login).admit_now
 
     def _chosen_backend(self) -> type[Backend]:
         if self._settings.log != "kafka":
@@ -400,12 +406,10 @@ class App:
             add_console_page(app)
         self._http_api.start()
         config = security_config(self._settings).http
-        self._secure_http(app, config)
+        admit = self._secure_http(app, config)
         self._history.start()
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
-        immediate = None
-        if self._security is None:  # it checks rights around the application
-            immediate = ImmediateAppends(self._http_api.records, self._metrics.http.answered)
+        immediate = ImmediateAppends(self._http_api, self._metrics.http.answered, admit)
         self._api_server = self._serve_http(
             http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners
         )

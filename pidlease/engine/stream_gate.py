@@ -172,6 +172,11 @@ class StreamGate:
         """
         return end if self.closed is None else self.closed.tail
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known whether the stream is closed."""
+        return self._known
+
     async def known(self) -> None:
         """Wait until it is known whether the stream is closed.
 

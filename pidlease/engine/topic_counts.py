@@ -58,6 +58,16 @@ class TopicCounts:
         key = (policy, status)
         self.verdicts[key] = self.verdicts.get(key, 0) + 1
 
+    def read(self, size: int, batches: int, records: int) -> None:
+        """Count batches that a consumer read.
+
+        Parameters:
+            size: in bytes, with a batch at the end that was cut short.
+        """
+        self.read_bytes += size
+        self.read_batches += batches
+        self.read_records += records
+
     def judged(self) -> dict[Became, int]:
         """Return the batches by policy and outcome, those appended included."""
         policies = (None, *Policy)

@@ -22,16 +22,20 @@ Append = Callable[[Request, str, int], Awaitable[Response]]
 Handlers = Mapping[Any, Callable[[Request, Any], Any]]
 
 
-def place_of(scope: Mapping[str, Any]) -> tuple[str, int] | None:
+def place_of(scope: Mapping[str, Any], method: str = "POST") -> tuple[str, int] | None:
     """Return topic and partition of an append that needs no framework; None: it does.
 
     Parameters:
         scope: of an HTTP request.
+        method: GET: of a read.
     """
-    found = _PATH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-    if found is None or any(name == b"origin" for name, _ in scope["headers"]):
-        return None
-    return found[1], int(found[2])
+    found = _PATH.fullmatch(scope["path"]) if scope["method"] == method else None
+    return None if found is None or is_foreign(scope) else (found[1], int(found[2]))
+
+
+def is_foreign(scope: Mapping[str, Any]) -> bool:
+    """Whether a request is one of a web page: the framework checks its origin."""
+    return b"origin" in [name for name, _ in scope["headers"]]
 
 
 def wrap(app: FastAPI, outer: Callable[[ASGIApp], ASGIApp]) -> None:

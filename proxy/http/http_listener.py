@@ -21,6 +21,7 @@ from proxy.http.console_answers import ConsoleSources
 from proxy.http.console_routes import console_router
 from proxy.http.direct_appends import DirectAppends, wrap
 from proxy.http.direct_pings import DirectPings
+from proxy.http.direct_reads import DirectReads
 from proxy.http.errors import add_handlers
 from proxy.http.lease_routes import lease_router
 from proxy.http.openapi import add_openapi
@@ -65,12 +66,14 @@ class HttpApi(NamedTuple):
         close: ends reads that wait.
         disconnect: closes the connections to other active servers.
         records: the routes for records.
+        streams: the routes for streams.
     """
 
     start: Callable[[], None]
     close: Callable[[], None]
     disconnect: Callable[[], Coroutine[Any, Any, None]]
     records: RecordRoutes
+    streams: StreamRoutes
 
 
 def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
@@ -120,6 +123,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         DirectAppends, append=records.append, route=records.append_route,
         handlers=app.exception_handlers,
     ))  # fmt: skip
+    wrap(app, partial(DirectReads, records=records, handlers=app.exception_handlers))
     wrap(app, partial(DirectStreams, routes=stream_routes, handlers=app.exception_handlers))
     wrap(app, partial(DirectPings, engine=engine))
 
@@ -127,4 +131,4 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         records.close()
         stream_routes.close()
 
-    return HttpApi(stream_routes.catalog.start, close, owners.close, records)
+    return HttpApi(stream_routes.catalog.start, close, owners.close, records, stream_routes)

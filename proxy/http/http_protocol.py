@@ -30,7 +30,6 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
-from proxy.http.direct_appends import place_of
 from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
@@ -148,7 +147,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif (
             cycle.more_body
             and self._immediate is not None
-            and place_of(cycle.scope) is not None
+            and self._immediate.serves(cycle.scope)
             and not cycle.waiting_for_100_continue
         ):
             self._arriving = cycle, app
@@ -230,7 +229,9 @@ class HttpProtocol(HttpToolsProtocol):
         parts: list[Any] = [STATUS_LINE[response.status_code]]
         for name, value in (*cycle.default_headers, *response.raw_headers):
             parts += (name, b": ", value, b"\r\n")
-        if not cycle.keep_alive:
+        if (b"connection", b"close") in response.raw_headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
             parts.append(b"connection: close\r\n")
         parts += (b"\r\n", response.body)
         self.transport.write(b"".join(parts))

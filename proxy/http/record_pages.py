@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -100,15 +101,23 @@ def _in_json(offset: int, record: Any) -> tuple[str, int]:  # noqa: ANN401 - aio
     for name, content in record.headers:
         size += len(name) + len(content or b"")
         if name != _OURS:
-            headers.append({"key": name, "value": content_in_json(content)})
-    fields = {
-        "offset": offset,
-        "timestamp_ms": -1 if record.timestamp is None else record.timestamp,
-        "key": content_in_json(key),
-        "value": content_in_json(value),
-        "headers": headers,
-    }
-    return _encode(fields), size
+            headers.append(
+                f'{{"key":{encode_basestring(name)},"value":{_content_in_json(content)}}}'
+            )
+    # By hand: the encoder takes twice as long for a small record.
+    text = (
+        f'{{"offset":{offset},"timestamp_ms":{-1 if record.timestamp is None else record.timestamp}'
+        f',"key":{_content_in_json(key)},"value":{_content_in_json(value)}'
+        f',"headers":[{",".join(headers)}]}}'
+    )
+    return text, size
+
+
+def _content_in_json(content: bytes | None) -> str:
+    if content is None:
+        return "null"
+    found = content_in_json(content)
+    return encode_basestring(found) if isinstance(found, str) else _encode(found)
 
 
 class Reads:

@@ -39,11 +39,14 @@ from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.http.current_caller import count_batch, require_create
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
+from proxy.http.prepared_append import PreparedAppend
 from proxy.http.record_pages import Page, Reads
 from proxy.http.record_responses import APPEND_REFUSALS, READ_REFUSALS, KeyFieldError, appended
 from proxy.http.request_batch import (
     CONTENT_LENGTH,
+    AppendHeaders,
     BatchMaker,
+    Build,
     RequestBatch,
     append_headers,
     by_key_or_headers,
@@ -131,6 +134,8 @@ class RecordRoutes:
             RECORDS_PATH, self.read, methods=["GET"], response_model=RecordsAnswer,
             operation_id="read_records", responses=READ_REFUSALS,
         )  # fmt: skip
+        #: The route of `read`.
+        self.read_route: Final = self.router.routes[-1]
 
     def close(self) -> None:
         """End all waiting reads; they return the records that are there."""
@@ -180,9 +185,7 @@ class RecordRoutes:
         Parameters:
             partition: None: it is chosen by the records' key.
         """
-        headers = append_headers(request.scope["headers"])
-        named = by_key_or_headers(headers)
-        build = self.maker.build_of(headers)
+        headers, named, build = self._headers(request.scope)
         with HeldBytes(self.append_memory) as held:
             announced = headers.get(CONTENT_LENGTH, (b"",))[0]
             body = await read_body(request.receive, announced, self.bytes_max, held)
@@ -205,6 +208,43 @@ class RecordRoutes:
                 found, batch.data, batch.identity, repeatable=batch.repeatable
             )
         return outcome, batch.identity, found.name.partition
+
+    def _headers(self, scope: Mapping[str, Any]) -> tuple[AppendHeaders, Identity | None, Build]:
+        """Return the headers of an append, the producer, and how a batch is made of the body.
+
+        Raises:
+            RefusedError: a header is invalid.
+        """
+        headers = append_headers(scope["headers"])
+        return headers, by_key_or_headers(headers), self.maker.build_of(headers)
+
+    def prepare_now(
+        self, place: tuple[str, int], scope: Mapping[str, Any], body: bytearray
+    ) -> PreparedAppend | None:
+        """Prepare an append to a partition; None: that needs a wait, or another server.
+
+        Parameters:
+            place: the topic and the partition.
+            scope: of the request.
+
+        Raises:
+            RefusedError: the request is invalid.
+            RequestValidationError: the body is.
+            NotReadyError: the engine is recovering or stopping.
+        """
+        partition = self.service().engine.partition(*place)
+        if partition is None or partition.elsewhere:
+            return None
+        _, named, build = self._headers(scope)
+        batch = self.maker.make_now(build, body, named)
+        if batch is None:
+            return None
+        data, identity, repeatable, _ = batch
+
+        def respond(outcome: Outcome) -> Response:
+            return appended(outcome, identity)
+
+        return PreparedAppend(partition, data, identity, respond, repeatable)
 
     async def read(
         self,

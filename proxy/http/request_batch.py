@@ -341,18 +341,35 @@ class BatchMaker:
         Raises:
             BodyTooLongError: the batch would be too large.
         """
-
-        def make() -> bytearray:
-            found = values()
-            if len(found) > RECORDS_MAX:
-                raise BodyTooLongError(f"a body has {RECORDS_MAX} values at most")
-            records = ((None, None, value, [*headers] * (not n)) for n, value in enumerate(found))
-            return self._build(records, identity)
-
-        if size <= _JSON_INLINE_BYTES:
-            return make()
+        data = self.of_values_now(values, size, headers, identity)
+        if data is not None:
+            return data
         async with self._large:
-            return await pool.run(make)
+            return await pool.run(partial(self._of_values, values, headers, identity))
+
+    def of_values_now(
+        self,
+        values: Callable[[], Sequence[bytes]],
+        size: int,
+        headers: Sequence[tuple[str, bytes | None]],
+        identity: Identity | None,
+    ) -> bytearray | None:
+        """Make a batch as `of_values` does; None: the values are large, a thread makes it."""
+        if size > _JSON_INLINE_BYTES:
+            return None
+        return self._of_values(values, headers, identity)
+
+    def _of_values(
+        self,
+        values: Callable[[], Sequence[bytes]],
+        headers: Sequence[tuple[str, bytes | None]],
+        identity: Identity | None,
+    ) -> bytearray:
+        found = values()
+        if len(found) > RECORDS_MAX:
+            raise BodyTooLongError(f"a body has {RECORDS_MAX} values at most")
+        records = ((None, None, value, [*headers] * (not n)) for n, value in enumerate(found))
+        return self._build(records, identity)
 
     def _of_coded(
         self, unpack: _Unpack, convert: Convert, body: bytes | bytearray, named: Identity | None

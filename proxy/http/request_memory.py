@@ -17,8 +17,10 @@ from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRo
 _REQUEST_BYTES: Final = 8 << 10
 #: How long the next part of a body may take to arrive, or of a response to be sent.
 IDLE_SECONDS: Final = 30.0
-#: Responses are sent in parts of this size: no more of one waits in the connection.
-_PART_BYTES: Final = 64 << 10
+#: Responses are sent in parts of this size.
+_PART_BYTES: Final = 256 << 10
+#: The last part is no larger: it may wait in the connection after its memory was released.
+_LAST_BYTES: Final = 64 << 10
 
 
 class HeldBytes:
@@ -126,9 +128,11 @@ class HeldResponse(Response):
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             content = memoryview(self.body)
-            for at in range(0, max(len(content), 1), _PART_BYTES):
-                part = bytes(content[at : at + _PART_BYTES])
-                more = at + _PART_BYTES < len(content)
+            more = True
+            while more:
+                more = len(content) > _LAST_BYTES
+                size = min(len(content) - _LAST_BYTES, _PART_BYTES) if more else len(content)
+                part, content = bytes(content[:size]), content[size:]
                 message = {"type": "http.response.body", "body": part, "more_body": more}
                 # Disconnect a client that does not read: others need the memory.
                 async with asyncio.timeout(IDLE_SECONDS):

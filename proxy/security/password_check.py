@@ -56,10 +56,9 @@ class PasswordCheck:
         Raises:
             TooManyLoginsError: too many passwords are being checked.
         """
-        credential = self._credential(user)
-        key = self._key(user, password)
-        if self._right.get(key) == credential:
+        if self.was_right(user, password):
             return True
+        credential = self._credential(user)
         if self._waiting >= _WAITING_MAX:
             raise TooManyLoginsError
         self._waiting += 1
@@ -70,10 +69,16 @@ class PasswordCheck:
             self._waiting -= 1
         if not right or self._credential(user) != credential:
             return False
-        self._right[key] = credential
+        self._right[self._key(user, password)] = credential
         if len(self._right) > _KEPT_MAX:
             self._right.popitem(last=False)
         return True
+
+    def was_right(self, user: str, password: str) -> bool:
+        """Whether a password is known to be right, without a hash that takes long."""
+        credential = self._credential(user)
+        key = self._key(user, password)
+        return self._right.get(key) == credential
 
     def _credential(self, user: str) -> Credential:
         found = self._credentials()

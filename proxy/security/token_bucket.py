@@ -73,6 +73,11 @@ class TokenBucket:
         """Whether more is owed than a full bucket has."""
         return self._paid_at - now > self._window
 
+    def would_overdraw(self, tokens: float, now: float) -> bool:
+        """Whether the bucket is overdrawn after so many tokens are taken."""
+        paid_at = max(self._paid_at, now - self._window) + tokens / self.rate
+        return paid_at - now > self._window
+
     def is_full(self, now: float) -> bool:
         """Whether the bucket is as a new one."""
         return self._paid_at <= now - self._window and not self.waiting

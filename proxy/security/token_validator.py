@@ -85,6 +85,27 @@ class TokenValidator:
         Raises:
             TokenError: the token is invalid, or the issuer's keys are not known.
         """
+        algorithm, key_id = self._header(token)
+        return self._validated(token, algorithm, await self._key(key_id))
+
+    def validate_now(self, token: str) -> Validated | None:
+        """Return the user of a token; None: the issuer's keys must be read first.
+
+        Raises:
+            TokenError: the token is invalid.
+        """
+        algorithm, key_id = self._header(token)
+        if not self._is_fresh(key_id):
+            return None
+        return self._validated(token, algorithm, self._keys[key_id])
+
+    @staticmethod
+    def _header(token: str) -> tuple[str, str]:
+        """Return the algorithm and the key id of a token.
+
+        Raises:
+            TokenError: the token cannot be valid.
+        """
         if len(token) > TOKEN_BYTES_MAX:
             raise TokenError("the token is too long")
         try:
@@ -94,7 +115,9 @@ class TokenValidator:
         algorithm, key_id = header.get("alg"), header.get("kid", "")
         if algorithm not in ALGORITHMS or not isinstance(key_id, str):
             raise TokenError("the token is not signed by an allowed algorithm")
-        key = await self._key(key_id)
+        return algorithm, key_id
+
+    def _validated(self, token: str, algorithm: str, key: jwt.PyJWK) -> Validated:
         if key.algorithm_name != algorithm:
             raise TokenError("the token's algorithm is not that of the issuer's key")
         return self._claims(token, key)
@@ -126,7 +149,7 @@ class TokenValidator:
         Raises:
             TokenError: there is no such key.
         """
-        if key_id not in self._keys or self._age > self._config.refresh_seconds:
+        if not self._is_fresh(key_id):
             async with self._reading:
                 await self._read(key_id)
         if self._age > max(_STALE_SECONDS, self._config.refresh_seconds):
@@ -145,9 +168,11 @@ class TokenValidator:
     def _age(self) -> float:
         return self._clock() - self._read_at
 
+    def _is_fresh(self, key_id: str) -> bool:
+        return key_id in self._keys and self._age <= self._config.refresh_seconds
+
     async def _read(self, key_id: str) -> None:
-        fresh = key_id in self._keys and self._age <= self._config.refresh_seconds
-        if fresh or self._clock() - self._tried_at < _PAUSE_SECONDS:
+        if self._is_fresh(key_id) or self._clock() - self._tried_at < _PAUSE_SECONDS:
             return  # another login has read them meanwhile, or just tried to
         self._tried_at = self._clock()
         url = self._config.jwks_url

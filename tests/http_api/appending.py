@@ -123,7 +123,7 @@ async def door(
         app = FastAPI()
         server.engine.ready = True
         api = add_http_api(app, lambda: server.engine, lambda: server.topics, limits)
-        app.state.immediate = ImmediateAppends(api.records, lambda *_: None)
+        app.state.immediate = ImmediateAppends(api, lambda *_: None)
         if "t" not in server.engine.topics:
             await server.engine.create_topic(Topic.new("t", 2, dict(overrides or {})))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)

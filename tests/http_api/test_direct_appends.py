@@ -1,4 +1,4 @@
-"""Appends past the framework: the same responses as through it, and bounded heads of requests."""
+"""Appends and reads past the framework: the same responses as through it, and bounded heads."""
 
 import asyncio
 import json
@@ -149,3 +149,37 @@ async def test_an_upgrade_to_http2_is_declined_and_the_append_served(tmp_path: P
             assert b'"log_end":1' in await reader.read()
         finally:
             writer.close()
+
+
+async def test_both_ways_to_read_give_the_same_responses(
+    tmp_path: Path, framework_calls: Counter[str]
+) -> None:
+    queries = [
+        "", "offset=0", "offset=1&max_bytes=1", "max_bytes=1&offset=1&wait_ms=1",
+        "offset=3&wait_ms=1", "offset=99", "offset=9223372036854775807", "max_bytes=4194304",
+    ]  # fmt: skip
+    #: In another form, or invalid: the framework reads, or refuses, them on both paths.
+    others = [
+        "offset=", "offset=-1", "offset=%30", "offset=00", "offset=0&offset=1", "limit=1",
+        "offset=9223372036854775808", "max_bytes=0", "max_bytes=4194305", "wait_ms=60001",
+        "offset=1&", "offset=+1", "offset=1_0",
+    ]  # fmt: skip
+    found: dict[str, list[tuple[int, dict[str, str], bytes]]] = {}
+    async with door(tmp_path) as here:
+        await here.append({"records": [{"value": "a"}, {"value": {"base64": "/w=="}, "key": '"ä'}]})
+        await here.append(values("c"), producer("p", 0, 0))
+        for way in (_DIRECT, _FRAMEWORK):
+            found[way] = []
+            for query in queries + others:
+                before = framework_calls["read"]
+                response = await here.client.get(f"{path_of('t', way)}?{query}")
+                found[way].append((response.status_code, dict(response.headers), response.content))
+                if query in queries:
+                    assert framework_calls["read"] - before == (way == _FRAMEWORK), query
+            response = await here.client.get(path_of("none", way))
+            found[way].append((response.status_code, dict(response.headers), response.content))
+    assert found[_DIRECT] == found[_FRAMEWORK]
+    statuses = [status for status, _, _ in found[_DIRECT]]
+    assert statuses[: len(queries)] == [200, 200, 200, 200, 200, 416, 416, 200]
+    assert statuses[len(queries) :].count(400) >= 9
+    assert statuses[-1] == 404

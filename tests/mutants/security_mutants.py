@@ -15,6 +15,8 @@ _IN_FORCE: Final = "tests/secure/test_acls_in_force.py"
 _MATRIX: Final = "tests/secure/test_rights_matrix.py"
 _TLS: Final = "tests/secure/test_tls.py"
 _HTTP_TESTS: Final = "tests/secure/test_http_access.py"
+_IMMEDIATE: Final = "proxy/http/immediate_appends.py"
+_IMMEDIATE_TESTS: Final = "tests/secure/test_immediate_access.py"
 _RULES: Final = "tests/secure/test_acl_rules.py"
 _RENEWAL: Final = "tests/secure/test_login_renewal.py"
 _CLIENT: Final = "pidlease/kafka/client"
@@ -176,9 +178,30 @@ SECURITY: Final = (
     Mutant(
         "an HTTP password counts after its user was removed",
         "proxy/security/password_check.py",
-        "        if self._right.get(key) == credential:\n",
-        "        if key in self._right:\n",
+        "        return self._right.get(key) == credential\n",
+        "        return key in self._right\n",
         (f"{_HTTP_TESTS}::test_a_removed_user_is_refused_at_once",),
+    ),
+    Mutant(
+        "a client that has lost its right gets the response to its append",
+        _IMMEDIATE,
+        "        if admitted is not None and admitted.is_revoked():\n",
+        "        if admitted is not None and not admitted:\n",
+        (f"{_IMMEDIATE_TESTS}::test_a_client_that_loses_its_right_meanwhile",),
+    ),
+    Mutant(
+        "a small append counts for no quota",
+        _IMMEDIATE,
+        "                admitted.count(size)\n",
+        "                pass\n",
+        (f"{_IMMEDIATE_TESTS}::test_quotas_count_the_same",),
+    ),
+    Mutant(
+        "a small append may owe any number of bytes",
+        "proxy/http/access/request_meter.py",
+        " or not buckets.produced.would_overdraw(size, now)\n",
+        " or True\n",
+        (f"{_IMMEDIATE_TESTS}::test_an_append_that_would_owe_too_much",),
     ),
     Mutant(
         "requests go between the steps of a client's login",

@@ -82,6 +82,13 @@ STREAMS: Final = (
         (f"{_SHARED}::test_readers_at_the_end_share_one_read",),
     ),
     Mutant(
+        "a damaged value is read if its batch has one record",
+        "proxy/http/streams/single_values.py",
+        "            or crc32c(view[at + CRC_FROM : stop]) != crc\n",
+        "",
+        ("tests/streams/test_single_values.py::test_a_damaged_value_is_left_to_the_decoder",),
+    ),
+    Mutant(
         "a malformed request is refused before those in front of it",
         "proxy/http/http_protocol.py",
         "        if not self.pipeline and (served in",

@@ -53,6 +53,14 @@ class RequestMeter:
         if buckets is None:
             return
         now = monotonic()
+        debt = self._debt(buckets, now)
+        if debt is not None:
+            self._exceeded(*debt)
+        if buckets.requests is not None:
+            buckets.requests.take(1, now)
+
+    def _debt(self, buckets: Buckets, now: float) -> tuple[str, float] | None:
+        """Return the quota of which the client owes something, and for how many seconds."""
         traffic = self._traffic
         for quota, bucket in (
             (REQUESTS, buckets.requests),
@@ -60,9 +68,33 @@ class RequestMeter:
             (FETCHED_BYTES, buckets.fetched if traffic == "fetched" else None),
         ):
             if bucket is not None and (seconds := bucket.debt_seconds(now)) > 0:
-                self._exceeded(quota, seconds)
+                return quota, seconds
+        return None
+
+    def fits(self, size: int) -> bool:
+        """Whether neither `begin` nor `count_produced` would raise an error; counts nothing.
+
+        Parameters:
+            size: the bytes that the request appends.
+        """
+        buckets = self.buckets()
+        if buckets is None:
+            return True
+        now = monotonic()
+        if self._debt(buckets, now) is not None:
+            return False
+        return buckets.produced is None or not buckets.produced.would_overdraw(size, now)
+
+    def count_whole(self, size: int) -> None:
+        """Count a request that `fits`, with all bytes that it appends."""
+        buckets = self.buckets()
+        if buckets is None:
+            return
+        now = monotonic()
         if buckets.requests is not None:
             buckets.requests.take(1, now)
+        if buckets.produced is not None:
+            buckets.produced.take(size, now)
 
     def count_produced(self, size: int) -> None:
         """Count bytes that the client appends.

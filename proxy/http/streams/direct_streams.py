@@ -5,14 +5,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proxy.http.direct_appends import Handlers, serve_directly
-from proxy.http.streams.stream_routes import StreamRoutes
+from proxy.http.direct_appends import Handlers, is_foreign, serve_directly
+from proxy.http.streams.stream_routes import SECURITY_HEADERS, StreamRoutes
 
-#: The headers of all responses: browsers neither guess a type, nor keep other origins out.
-_SECURITY: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"cross-origin-resource-policy", b"cross-origin"),
-)
 _METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "POST", "PUT"))
 
 
@@ -40,11 +35,10 @@ class DirectStreams:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_SECURITY]
+                message["headers"] = [*message["headers"], *SECURITY_HEADERS]
             await send(message)
 
-        is_foreign = any(name == b"origin" for name, _ in scope["headers"])
-        if is_foreign or scope["method"] not in _METHODS:
+        if is_foreign(scope) or scope["method"] not in _METHODS:
             await self._app(scope, receive, secured)
             return
         scope["route"] = routes.route

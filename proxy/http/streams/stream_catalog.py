@@ -160,6 +160,14 @@ class StreamCatalog:
             return None
         return Stream(topic, partition, partition.gate, config)
 
+    def find_now(self, name: str) -> Stream | None:
+        """Return a stream as `find` does; None: `find` must wait, or says what is wrong."""
+        stream = self.topic_stream(name)
+        if stream is None or stream.config.deleted or stream.is_expired():
+            return None
+        is_there = not stream.config.initial or stream.partition.readable_end > 0
+        return stream if stream.gate.is_known and is_there else None
+
     async def find(self, name: str, *, removes: bool = True) -> Stream:
         """Return a stream, when it is known whether it is closed.
 
@@ -172,6 +180,9 @@ class StreamCatalog:
             AwaitedTopicError: its topic cannot be read yet.
             LogError: the log cannot be read.
         """
+        stream = self.find_now(name)
+        if stream is not None:
+            return stream
         stream = self.topic_stream(name)
         if stream is None:
             # With Kafka as the log, the topic may be new.

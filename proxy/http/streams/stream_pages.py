@@ -10,7 +10,6 @@ import structlog
 
 from pidlease.engine.partition import Partition
 from pidlease.engine.stream_gate import STREAM_HEADER, Closing
-from pidlease.engine.topic_counts import count_read
 from pidlease.kafka.records.batch_records import (
     UndecodableError,
     batches_in,
@@ -18,14 +17,14 @@ from pidlease.kafka.records.batch_records import (
     records_in,
 )
 from pidlease.kafka.records.identity_header import HEADER_NAME
+from pidlease.kafka.records.record_batch import records_of_batches
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from proxy.http.record_responses import UnreadableError
 from proxy.http.streams.json_values import as_json
+from proxy.http.streams.single_values import VALUE_BYTES, Leading, leading_values
 
-#: What a value counts beside its bytes: a page of empty values has an end.
-_VALUE_BYTES: Final = 16
 #: How many reads are kept, and how large one may be, in bytes.
 _RECENT_MAX: Final = 32
 _RECENT_BYTES: Final = 32 << 10
@@ -61,8 +60,17 @@ class Values(NamedTuple):
     next_offset: int
 
 
-def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bool) -> Values:
-    """Return the values of records in some bytes of a log. May take long.
+class Read(NamedTuple):
+    """A read: its size in bytes, how many batches and records it has, and the values in them."""
+
+    size: int
+    batches: int
+    records: int
+    found: Values
+
+
+def read_of(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bool) -> Read:
+    """Return the values of records in some bytes of a log, and what was read. May take long.
 
     Parameters:
         offset: of the first one; it is in the first batch.
@@ -72,7 +80,16 @@ def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bo
     Raises:
         UnreadableError: the batch at the offset cannot be decoded.
     """
-    values: list[bytes] = []
+    first = leading_values(data, offset, end, bytes_max, is_json=is_json)
+    rest = data[first.position :]
+    found = _rest_of(first, rest, end, is_json=is_json)
+    counts = [*records_of_batches(rest)]
+    return Read(len(data), first.batches + len(counts), first.batches + sum(counts), found)
+
+
+def _rest_of(first: Leading, data: bytes, end: int, *, is_json: bool) -> Values:
+    """Return values that are known, and those of the batches after them."""
+    values, offset, bytes_max = first.values, first.offset, first.bytes_left
     for header, batch in batches_in(data):
         is_ours = False
         try:
@@ -92,20 +109,13 @@ def values_in(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bo
                 if is_json and not is_ours:
                     value = as_json(value)
                 values.append(value or b"")
-                bytes_max -= len(values[-1]) + _VALUE_BYTES
+                bytes_max -= len(values[-1]) + VALUE_BYTES
         except UndecodableError as error:
             if values:
                 break  # the next read, from here on, gets the error
             raise UnreadableError(offset, header.last_offset + 1, str(error)) from None
         offset = max(offset, header.last_offset + 1)
     return Values(values, min(offset, end))
-
-
-class _Read(NamedTuple):
-    """A read: its bytes, and the values in them."""
-
-    data: bytes
-    found: Values
 
 
 class StreamReads:
@@ -116,8 +126,8 @@ class StreamReads:
     """
 
     def __init__(self) -> None:
-        self._recent: OrderedDict[_ReadKey, _Read] = OrderedDict()
-        self._running: dict[_ReadKey, asyncio.Task[_Read]] = {}
+        self._recent: OrderedDict[_ReadKey, Read] = OrderedDict()
+        self._running: dict[_ReadKey, asyncio.Task[Read]] = {}
         self._reading: Final = asyncio.Semaphore(_AT_ONCE)
 
     async def page(
@@ -144,7 +154,7 @@ class StreamReads:
                 if found.next_offset <= offset:
                     return Values(values, offset)
                 values += found.values
-                left -= sum(len(each) + _VALUE_BYTES for each in found.values)
+                left -= sum(map(len, found.values)) + VALUE_BYTES * len(found.values)
                 offset = found.next_offset
         if offset >= spans[-1].end and spans[-1].partition.incomplete:
             raise spans[-1].partition.stopped_error()
@@ -166,23 +176,23 @@ class StreamReads:
                 running.add_done_callback(partial(self._ended, key))
             # A client that disconnects does not end the read of the others.
             read = await asyncio.shield(running)
-        await count_read(partition.counts, read.data)
+        partition.counts.read(read.size, read.batches, read.records)
         values, next_offset = read.found
         return Values(values, next_offset + span.base)
 
-    async def _fetch(self, key: _ReadKey, pool: IoPool) -> _Read:
+    async def _fetch(self, key: _ReadKey, pool: IoPool) -> Read:
         partition, at, end, bytes_max, is_json = key
         async with self._reading:
             data = await _bytes_at(partition, at, bytes_max)
-            convert = partial(values_in, data, at, end, bytes_max, is_json=is_json)
-            read = _Read(data, convert() if is_small(data) else await pool.run(convert))
-        if len(data) <= _RECENT_BYTES and read.found.next_offset > at:
+            convert = partial(read_of, data, at, end, bytes_max, is_json=is_json)
+            read = convert() if is_small(data) else await pool.run(convert)
+        if read.size <= _RECENT_BYTES and read.found.next_offset > at:
             self._recent[key] = read
             if len(self._recent) > _RECENT_MAX:
                 self._recent.popitem(last=False)
         return read
 
-    def _ended(self, key: _ReadKey, task: "asyncio.Task[_Read]") -> None:
+    def _ended(self, key: _ReadKey, task: "asyncio.Task[Read]") -> None:
         del self._running[key]
         if not task.cancelled():
             task.exception()  # all its readers may have gone

@@ -36,6 +36,7 @@ from pidlease.storage.topics.stream_settings import (
 from proxy.http.current_caller import count_batch, require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
+from proxy.http.prepared_append import PreparedAppend
 from proxy.http.record_responses import NoRoomError, UnreadableError, appended
 from proxy.http.record_routes import RecordRoutes
 from proxy.http.request_batch import CONTENT_LENGTH, by_headers
@@ -93,6 +94,11 @@ _CACHED: Final = "public, max-age=60, stale-while-revalidate=300"
 _NOT_CACHED: Final = "no-store"
 #: To be asked for again each time, with the ETag.
 _ASKED_AGAIN: Final = "no-cache"
+#: The headers of all responses: browsers neither guess a type, nor keep other origins out.
+SECURITY_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"cross-origin"),
+)
 #: What ends a stream of events; the client's next request gets the error.
 _ENDS: Final = (
     LogError, NoRoomError, NotReadyError, OffsetRangeError, UnknownStreamError, UnreadableError,
@@ -135,9 +141,11 @@ class StreamRoutes:
             "POST": self._post,
             "PUT": self._put,
         }
+        #: The path of the routes.
+        self.path: Final = f"{prefix}/{{path:path}}"
         for method in _METHODS:
             self.router.add_api_route(
-                f"{prefix}/{{path:path}}", self.serve, methods=[method],
+                self.path, self.serve, methods=[method],
                 operation_id=f"{method.lower()}_stream", summary=_SUMMARIES[method],
                 response_class=Response, responses=_RESPONSES[method],
                 openapi_extra=_DESCRIPTIONS[method], status_code=_STATUS[method],
@@ -314,18 +322,68 @@ class StreamRoutes:
         with HeldBytes(self._records.append_memory) as held:
             body = await self._body(request, headers, held)
             stream = await self.catalog.find(name)
-            send = headers.send(has_data=bool(body))
-            if not body and send.closing is Closing.NO:
-                raise InvalidStreamError("body", f"is empty; only with {CLOSED}: true it may be")
-            if body:
-                refused = self._check_type(stream, headers.get("Content-Type"))
-                if refused is not None:
-                    return refused
-            values: Callable[[], list[bytes]] = lambda: [bytes(body)] if body else [b""]  # noqa: E731
-            if body and stream.config.is_json:
-                values = partial(_some_values, body)
+            content = self._content(stream, headers, body)
+            if isinstance(content, Response):
+                return content
+            values, send = content
             outcome = await self._append(stream, values, len(body), send, named, held)
         return self._appended(stream, outcome, named, send)
+
+    def prepare_now(self, scope: Mapping[str, Any], body: bytearray) -> PreparedAppend | None:
+        """Prepare an append to a stream; None: it is refused, or needs a wait or another server.
+
+        Parameters:
+            scope: of a POST to a stream.
+
+        Raises:
+            RefusedError: the request is invalid.
+            NotReadyError: the engine is recovering or stopping.
+        """
+        try:
+            stream = self.catalog.find_now(topic_of_path(scope["path"].encode(), self.prefix))
+            if stream is None or stream.partition.elsewhere or stream.partition.gone:
+                return None
+            headers = StreamHeaders(scope["headers"])
+            named = by_headers(headers.found)
+            content = self._content(stream, headers, body)
+            if isinstance(content, Response):
+                return None
+            values, send = content
+            data = self._records.maker.of_values_now(values, len(body), send.headers(), named)
+        except (InvalidStreamError, JsonValuesError):
+            return None
+        if data is None:
+            return None
+        respond = partial(self._secured, stream, named, send)
+        return PreparedAppend(stream.partition, data, named, respond, send=send)
+
+    def _secured(
+        self, stream: Stream, named: Identity | None, send: StreamSend, outcome: Outcome
+    ) -> Response:
+        response = self._appended(stream, outcome, named, send)
+        response.raw_headers = [*response.raw_headers, *SECURITY_HEADERS]
+        return response
+
+    def _content(
+        self, stream: Stream, headers: StreamHeaders, body: bytearray
+    ) -> tuple[Callable[[], list[bytes]], StreamSend] | Response:
+        """Return what makes the values of an append, and its send; or the refusal of its type.
+
+        Raises:
+            InvalidStreamError: the request is invalid.
+        """
+        send = headers.send(has_data=bool(body))
+        if not body and send.closing is Closing.NO:
+            raise InvalidStreamError("body", f"is empty; only with {CLOSED}: true it may be")
+        if body:
+            refused = self._check_type(stream, headers.get("Content-Type"))
+            if refused is not None:
+                return refused
+        if not body:
+            return (lambda: [b""]), send
+        if stream.config.is_json:
+            return partial(_some_values, body), send
+        return (lambda: [bytes(body)]), send
 
     @staticmethod
     def _check_type(stream: Stream, content_type: str | None) -> Response | None:
