@@ -3,12 +3,22 @@
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from rich.table import Table
 from rich.text import Text
 
+from pidlease.http_api.console_messages import ServersAnswer
 from pidlease.http_api.server_messages import Rebalanced, ServerSlots
 from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
-from proxy.cli.console import WRONG, cannot_run, plain_table, print_json, print_table, refused
+from proxy.cli.console import (
+    WRONG,
+    cannot_run,
+    plain_table,
+    print_json,
+    print_table,
+    printable,
+    refused,
+)
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 
 _PATH: Final = "/v1/servers"
@@ -27,28 +37,6 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the server's response
 _Server = Annotated[
     str, typer.Argument(help="The server's node id, or its name, as `pidlease servers` shows them.")
 ]
-
-
-class _Row(BaseModel):
-    node_id: int
-    server: str
-    kafka: str
-    http: str
-    slots: int
-    partitions: int
-    draining: bool
-    decides: bool
-    silent: bool = False
-    returning: bool = False
-    responds: bool
-
-
-class _Servers(BaseModel):
-    """The response of /v1/servers, as proxy/ops/status_response.py makes it."""
-
-    shared: bool
-    partitions_without_owner: int
-    servers: list[_Row]
 
 
 @servers_cli.callback()
@@ -155,10 +143,10 @@ def rebalance(
         typer.echo(f"{found.moved:,} slots have another owner now")
 
 
-def _servers(url: str, security: CommandSecurity) -> tuple[Any, _Servers]:
+def _servers(url: str, security: CommandSecurity) -> tuple[Any, ServersAnswer]:
     try:
         answer = ask(url, _PATH, security=security)
-        return answer, _Servers.model_validate(answer)
+        return answer, ServersAnswer.model_validate(answer)
     except (UnreachableError, ServerRefusedError) as error:
         raise cannot_run(str(error)) from None
     except ValidationError as error:
@@ -192,12 +180,19 @@ def _fail(error: Exception, url: str) -> NoReturn:
     raise cannot_run(str(error)) from None
 
 
-def _require_shared(found: _Servers, url: str) -> None:
+def _require_shared(found: ServersAnswer, url: str) -> None:
     if not found.shared:
         raise refused(f"the server at {url} shares no cluster; it runs without --shared")
 
 
-def _show(found: _Servers) -> None:
+def _show(found: ServersAnswer) -> None:
+    print_table(servers_table(found))
+    if found.partitions_without_owner:
+        typer.echo(f"{found.partitions_without_owner:,} partitions have no owner")
+
+
+def servers_table(found: ServersAnswer) -> Table:
+    """Return a table of the active servers; the one that responds is bold."""
     columns = ("server", "node", "kafka", "http", "slots", "partitions", "state")
     table = plain_table("servers", *columns)
     for each in found.servers:
@@ -207,10 +202,9 @@ def _show(found: _Servers) -> None:
             "answers again": each.returning,
         }  # fmt: skip
         state = ", ".join(name for name, holds in states.items() if holds)
+        texts = (each.server, str(each.node_id), each.kafka, each.http, f"{each.slots:,}",
+                 f"{each.partitions:,}", state)  # fmt: skip
         table.add_row(
-            Text(each.server), str(each.node_id), each.kafka, each.http, f"{each.slots:,}",
-            f"{each.partitions:,}", state, style="bold" if each.responds else None,
-        )  # fmt: skip
-    print_table(table)
-    if found.partitions_without_owner:
-        typer.echo(f"{found.partitions_without_owner:,} partitions have no owner")
+            *(Text(printable(text)) for text in texts), style="bold" if each.responds else None
+        )
+    return table

@@ -21,11 +21,13 @@ from pidlease.http_api.console_messages import (
     OutcomesAnswer,
     PartitionStatesAnswer,
     RefusalsAnswer,
+    ServersAnswer,
 )
 from pidlease.http_api.lease_messages import Message
 from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import cannot_run, pairs_table, plain_table, printable, stdout
 from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
+from proxy.cli.servers_command import servers_table
 
 #: Rows of each table: the page is to fit a terminal.
 _ROWS: Final = 8
@@ -44,6 +46,7 @@ class _Seen(NamedTuple):
     leases: LeasesAnswer
     refusals: RefusalsAnswer
     stopped: PartitionStatesAnswer
+    servers: ServersAnswer
 
 
 def top(
@@ -57,7 +60,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one page, and end.")] = False,
     command_config: CommandConfig = None,
 ) -> None:
-    """Show a running server live: rates, duplicates, refusals and leases. Ctrl-C ends it.
+    """Show a running server live: rates, duplicates, refusals, leases, active servers. Ctrl-C ends it.
 
     If stdout is no terminal, one page is printed. Proxies of the environment (http_proxy) are not used.
 
@@ -122,6 +125,7 @@ def _look(url: str, security: CommandSecurity) -> _Seen:
         answer(LeasesAnswer, "/v1/leases?limit=1"),
         answer(RefusalsAnswer, f"/v1/refusals?limit={_ROWS}"),
         answer(PartitionStatesAnswer, f"/v1/partitions?state=stopped&limit={_ROWS}"),
+        answer(ServersAnswer, "/v1/servers"),
     )
 
 
@@ -130,6 +134,8 @@ def _page(url: str, seen: _Seen, before: _Seen | None, problem: str = "") -> Ren
     if problem:
         parts.append(Text(printable(problem), style="red"))
     parts += [_server(url, seen, before), _topics(seen.outcomes)]
+    if seen.servers.shared:
+        parts.append(_servers(seen.servers))
     if seen.stopped.partitions:
         parts.append(_stopped(seen.stopped))
     parts.append(_groups(seen.refusals))
@@ -203,6 +209,13 @@ def _topics(outcomes: OutcomesAnswer) -> Table:
     for row in rows[:_ROWS]:
         counts = (row.records, row.duplicates, row.gaps, row.fenced, row.failed, row.refused)
         table.add_row(Text(printable(row.topic)), *(f"{each:,}" for each in counts))
+    return table
+
+
+def _servers(found: ServersAnswer) -> Table:
+    table = servers_table(found)
+    if found.partitions_without_owner:
+        table.caption = f"{found.partitions_without_owner:,} partitions have no owner"
     return table
 
 

@@ -23,6 +23,8 @@ from pidlease.http_api.console_messages import (
     PartitionStatesAnswer,
     RefusalGroup,
     RefusalsAnswer,
+    ServersAnswer,
+    SharingServer,
     TopicOutcomes,
 )
 from pidlease.testing.loopback_ports import free_ports
@@ -75,7 +77,17 @@ def answers() -> dict[str, Any]:
         topic="orders", partition=1, state="stopped", reason="the disk is full", owner="",
         writer="", log_start=0, log_end=None, size_bytes=None, producers=0, in_flight=0,
     )  # fmt: skip
+    row = SharingServer(
+        node_id=1, server=_EVIL, kafka="k:9092", http="http://k:8080", slots=1024, partitions=12,
+        draining=False, decides=True, silent=False, returning=False, responds=True,
+    )  # fmt: skip
+    silent = row.model_copy(update={"node_id": 2, "server": "beta", "slots": 0, "silent": True,
+                                    "decides": False})  # fmt: skip
+    servers = ServersAnswer(
+        shared=True, partitions_without_owner=3, servers=[row, silent], slot_owners=[1] * 1024
+    )
     messages = {
+        "servers": servers,
         "outcomes": outcomes(),
         "history": history(),
         "leases": leases,
@@ -113,7 +125,8 @@ def test_one_page() -> None:
     assert result.exit_code == 0, result.stderr
     for text in (
         "9.9.9", "5,000 records", "12.5 ms", "3 with 12 partitions", "4 of 10 slots", "orders-1",
-        "the disk is full", "Send it again.", "orders-3", "expected 7",
+        "the disk is full", "Send it again.", "orders-3", "expected 7", "http://k:8080", "1,024",
+        "beta", "does not answer", "3 partitions have no owner",
     ):  # fmt: skip
         assert text in result.stdout, text
     assert "130" in result.stdout, "records a second, in the last sample"
