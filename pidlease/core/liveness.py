@@ -176,7 +176,7 @@ class Liveness:
 
     def _order(self, in_map: Collection[int]) -> list[int]:
         # A member that the map has no slots for may be one that another member does not reach: if
-        # both divided the slots, they would move them to and fro.
+        # both divided the slots, they would move them back and forth.
         found = [node for node in self._by_age if node in in_map] or self._by_age
         if self.abstains:
             return found

@@ -57,4 +57,4 @@ def _reason_of(error: ssl.SSLError) -> str:
         return f"the client's certificate is not trusted: {error.verify_message}"
     if error.reason == _NO_CERTIFICATE:
         return "the client has no certificate"
-    return error.reason.replace("_", " ").lower()
+    return (error.reason or type(error).__name__).replace("_", " ").lower()
