@@ -20,7 +20,9 @@ SEVERAL = (
     "pidlease_takeover_seconds", "pidlease_servers_answering", "pidlease_silent_servers_moved",
 )  # fmt: skip
 #: Those of servers with logins or ACLs.
-SECURED = ("pidlease_quota_throttles", "pidlease_quota_throttled_seconds")
+SECURED = (
+    "pidlease_quota_throttles", "pidlease_quota_throttled_seconds", "pidlease_acls_age_seconds",
+)  # fmt: skip
 ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_", *SEVERAL, *SECURED)
 
 
@@ -46,7 +48,7 @@ def test_what_is_told_is_in_the_catalogue(tmp_path: Path) -> None:
     """Names, kinds and labels; and what may be missing is missing for a reason."""
     with PidleaseServer(tmp_path, settings={"snapshot_batches": "1"}) as server:
         work(server)
-        server.process.wait_until(lambda: server.metric("pidlease_snapshots_total") > 0, 20)
+        server.process.wait_until(lambda: server.metric("pidlease_snapshots_total") > 0, WAIT_S)
         text = server.get("/metrics")[1]
         families = {each.name: each for each in text_string_to_metric_families(text)}
         ours = {name for name in families if name.startswith("pidlease_")}

@@ -27,7 +27,6 @@ with BlockingProducer(bootstrap_servers=sys.argv[1], leases=sys.argv[2], name="w
 """
 _KILLED = """
 from pidlease.client import BlockingProducer
-from tests.servers.waiting import WAIT_S
 
 def test_a_kill(pidlease_server):
     servers, leases = pidlease_server.bootstrap_servers, pidlease_server.leases
@@ -36,7 +35,7 @@ def test_a_kill(pidlease_server):
         pidlease_server.kill()
         second = producer.send("t", b"2", partition=0)
         pidlease_server.restart()
-        assert second.result(timeout=WAIT_S).offset == 1
+        assert second.result(timeout=300).offset == 1
 """
 
 
