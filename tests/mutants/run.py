@@ -18,6 +18,8 @@ _TREE = Path(__file__).resolve().parents[2]
 _BASE = "base"
 _COPIED = ("pidlease", "proxy", "tests", "deploy", "requirements")
 _TIMEOUT_S = 240
+#: The control runs the tests of all mutants, beside some of them.
+_CONTROL_TIMEOUT_S = 1800
 _OUTPUT_LINES = 40
 
 #: pytest's exit codes.
@@ -80,7 +82,7 @@ def control(scratch: Path, mutants: Iterable[Mutant]) -> Result:
     started = time.monotonic()
     copy = _copy(scratch, "control")
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    code, output = _run(copy, tests)
+    code, output = _run(copy, tests, _CONTROL_TIMEOUT_S)
     seconds = time.monotonic() - started
     problem = _not_the_copy(copy, server=any(mutant.server for mutant in mutants))
     if problem or code != _GREEN:
@@ -107,7 +109,7 @@ def _copy(scratch: Path, name: str) -> Path:
     return copy
 
 
-def _run(copy: Path, arguments: Sequence[str]) -> tuple[int, str]:
+def _run(copy: Path, arguments: Sequence[str], timeout_s: int = _TIMEOUT_S) -> tuple[int, str]:
     """Run pytest in a copy; its exit code, and the end of what it said."""
     env = {
         **{name: text for name, text in os.environ.items() if not name.startswith("PIDLEASE_")},
@@ -129,10 +131,10 @@ def _run(copy: Path, arguments: Sequence[str]) -> tuple[int, str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
-        return -1, f"pytest was not done in {_TIMEOUT_S} s"
+        return -1, f"pytest was not done in {timeout_s} s"
     return done.returncode, "\n".join(done.stdout.splitlines()[-_OUTPUT_LINES:])
 
 
