@@ -20,6 +20,8 @@ _COPIED = ("pidlease", "proxy", "tests", "deploy", "requirements")
 _TIMEOUT_S = 240
 #: The control runs the tests of all mutants, beside some of them.
 _CONTROL_TIMEOUT_S = 1800
+#: Some mutants hang: their tests must fail before they are ended.
+_HANG_S = 40
 _OUTPUT_LINES = 40
 
 #: pytest's exit codes.
@@ -116,6 +118,7 @@ def _run(copy: Path, arguments: Sequence[str], timeout_s: int = _TIMEOUT_S) -> t
         "PYTHONPATH": str(copy),
         guard.ROOT: str(copy),
         _MARKS: str(copy / "marks"),
+        "TESTS_WAIT_S": str(_HANG_S),
     }
     # Without tracebacks, and without hypothesis's summary: after a failure in the simulation,
     # with all its garbage, either may end in CPython's "AST constructor recursion depth mismatch".

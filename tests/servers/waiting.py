@@ -1,11 +1,12 @@
 """Waits for a condition by polling."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
 #: Nothing takes longer, even on a very busy machine: after this time it is taken to hang.
-WAIT_S: Final = 300.0
+WAIT_S: Final = float(os.environ.get("TESTS_WAIT_S", "300"))
 
 
 def until(
