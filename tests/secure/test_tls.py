@@ -15,6 +15,8 @@ from structlog.testing import capture_logs
 from pidlease.observability.repeated_lines import LINES
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.kafka.access.secure_connection import SecureConnection
+from proxy.kafka.access.tls_acceptor import TlsAcceptor
+from proxy.kafka.client_connection import KafkaConnection
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.certificate_names import (
     MappingRuleError,
@@ -304,6 +306,21 @@ def _session(port: int, context: ssl.SSLContext, session: object) -> object:
         if not secure.recv(1):
             raise ConnectionError("closed")
         return secure.session
+
+
+async def test_an_acceptor_that_breaks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for its task: without the line, a port would be closed for no visible reason."""
+
+    async def broken(_: socket.socket) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", broken)
+    listening = socket.create_server((LOOPBACK, 0))
+    with capture_logs() as lines:
+        TlsAcceptor(listening, KafkaConnection, ssl.create_default_context())  # type: ignore[arg-type]
+        await until(lambda: listening.fileno() < 0)
+    (line,) = lines
+    assert (line["event"], str(line["exc_info"])) == ("no more connections are accepted", "a bug")
 
 
 def test_an_unusable_file_is_named(tmp_path: Path, pki: Pki) -> None:

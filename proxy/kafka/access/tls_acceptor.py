@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 class TlsAcceptor:
     """Accepts connections at one address, until it is closed.
 
-    An event loop that accepts by itself says nowhere which client has failed in its handshake.
+    asyncio's own servers do not report which client has failed in its handshake.
 
     Parameters:
         listening: bound to the address.
@@ -46,12 +46,17 @@ class TlsAcceptor:
         listening.settimeout(0)
         listening.listen(_BACKLOG)
         self._accepting: Final = asyncio.create_task(self._accept())
-        self._accepting.add_done_callback(lambda _: listening.close())
+        self._accepting.add_done_callback(self._ended)
 
     def close(self) -> None:
         """Accept no more connections, and end those that are in their handshake."""
         for task in (self._accepting, *self._handshakes):
             task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._listening.close()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("no more connections are accepted", exc_info=error)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
