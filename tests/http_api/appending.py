@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
 
@@ -149,3 +150,16 @@ async def listening(app: FastAPI) -> AsyncIterator[int]:
     finally:
         running.should_exit = True
         await task
+
+
+def noted_submits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that is tried from now on, whether it was submitted in the protocol."""
+    tried: list[bool] = []
+    submit = ImmediateAppends.submit
+
+    def noted(self: ImmediateAppends, *given: Any) -> bool:
+        tried.append(submit(self, *given))
+        return tried[-1]
+
+    monkeypatch.setattr(ImmediateAppends, "submit", noted)
+    return tried

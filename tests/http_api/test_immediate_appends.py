@@ -14,10 +14,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pidlease.engine.append_service import AppendService
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import http_protocol
-from proxy.http.immediate_appends import ImmediateAppends
 from proxy.http.record_routes import RecordLimits
 from tests.client.harness import until
-from tests.http_api.appending import JSON, Answer, Door, door, listening, path_of, post, producer
+from tests.http_api.appending import (
+    JSON,
+    Answer,
+    Door,
+    door,
+    listening,
+    noted_submits,
+    path_of,
+    post,
+    producer,
+)
 from tests.http_api.test_direct_appends import REQUESTS
 from tests.servers.waiting import WAIT_S
 
@@ -26,16 +35,7 @@ _HANG_S: Final = WAIT_S
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request that was tried, whether it was submitted in the protocol."""
-    tried: list[bool] = []
-    submit = ImmediateAppends.submit
-
-    def noted(self: ImmediateAppends, *given: Any) -> bool:
-        tried.append(submit(self, *given))
-        return tried[-1]
-
-    monkeypatch.setattr(ImmediateAppends, "submit", noted)
-    return tried
+    return noted_submits(monkeypatch)
 
 
 def _encoded(headers: Mapping[str, str | bytes]) -> dict[bytes, bytes]:

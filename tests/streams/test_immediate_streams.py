@@ -3,12 +3,11 @@
 import asyncio
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from proxy.http.immediate_appends import ImmediateAppends
-from tests.http_api.appending import door, listening, producer
+from tests.http_api.appending import door, listening, noted_submits, producer
 from tests.http_api.test_immediate_appends import Connection
 
 _HANG_S: Final = 60.0
@@ -69,16 +68,7 @@ _REQUESTS: Final[list[tuple[bytes, int, bool | None]]] = [
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request that was tried, whether it was submitted in the protocol."""
-    tried: list[bool] = []
-    submit = ImmediateAppends.submit
-
-    def noted(self: ImmediateAppends, *given: Any) -> bool:
-        tried.append(submit(self, *given))
-        return tried[-1]
-
-    monkeypatch.setattr(ImmediateAppends, "submit", noted)
-    return tried
+    return noted_submits(monkeypatch)
 
 
 async def _response(client: Connection) -> tuple[int, bytes]:

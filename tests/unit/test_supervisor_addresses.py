@@ -1,4 +1,4 @@
-"""A supervisor waits for the workers of the one before, and for nobody else."""
+"""A supervisor waits until its addresses are free; another error ends it at once."""
 
 import socket
 import threading
