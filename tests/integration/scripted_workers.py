@@ -20,7 +20,9 @@ _PAUSE_S = 0.02
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    # In one write, or the lines of two workers mix where Python's output is not buffered.
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 class _Worker:
