@@ -61,7 +61,7 @@ _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "sasl_",
                   "connections_max_reauth_", "acls", "super_", "allow_", "audit_", "quota_",
                   "insecure")),
-    ("Kafka as the log", ("log", "upstream", "shared", "workers")),
+    ("Kafka as the log", ("log", "upstream", "coordination", "shared", "workers")),
     ("ZooKeeper", ("zookeeper",)),
     ("Topics and their log", ("data_dir", "fsync", "flush_", "segment_", "retention_",
                               "auto_create_", "default_partitions", "partitions_max")),

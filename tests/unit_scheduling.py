@@ -36,6 +36,7 @@ _SHARED: Final = {
     "one Kafka": (
         "tests/kafka_backend/test_bad_clients",
         "tests/kafka_backend/test_clients",
+        "tests/kafka_backend/test_kafka_coordination",
         "tests/kafka_backend/test_standby",
         "tests/kafka_backend/test_tools",
         "tests/kafka_backend/test_topic_just_made",

@@ -10,6 +10,8 @@ from pidlease.storage.io_pool import IoPool
 
 #: The file, beside the sequence's, that says which ZooKeeper the PIDs come from.
 ZOOKEEPER_MARK: Final = "zookeeper"
+#: The file, beside the sequence's, that says which Kafka cluster the PIDs come from.
+KAFKA_MARK: Final = "kafka"
 
 
 class SequenceError(Exception):

@@ -1,4 +1,4 @@
-"""Opens the coordinator, ZooKeeper or files; a data directory always keeps the same one."""
+"""Opens the coordinator: ZooKeeper, Kafka or files. A data directory always keeps the same one."""
 
 import os
 import socket
@@ -10,9 +10,20 @@ from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
+from pidlease.coordination.journal.journal import Journal
+from pidlease.coordination.journal.journal_names import JournalNames
+from pidlease.coordination.journal.journal_sequence import JournalSequence
+from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
+from pidlease.coordination.journal.journal_writer_ids import JournalWriterIds
 from pidlease.coordination.members import Members
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
-from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, Coordination, SequenceError
+from pidlease.coordination.ownership import Ownership
+from pidlease.coordination.pid_sequence import (
+    KAFKA_MARK,
+    ZOOKEEPER_MARK,
+    Coordination,
+    SequenceError,
+)
 from pidlease.coordination.topic_book import TopicBook
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
@@ -24,6 +35,7 @@ from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
 from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configuration.component_configs import zookeeper_config
 from proxy.configuration.settings import Settings
@@ -35,8 +47,8 @@ class Coordinator:
     """The coordinator of a server.
 
     Parameters:
-        path: the file of the PID sequence, for a server without ZooKeeper.
-        names: the file of the name bindings, for a server without ZooKeeper.
+        path: the file of the PID sequence, for a server with files as its coordinator.
+        names: the file of the name bindings, for the same.
     """
 
     def __init__(self, files: Files, path: Path, names: Path, settings: Settings) -> None:
@@ -48,26 +60,39 @@ class Coordinator:
         self.server = f"{socket.gethostname()}:{os.getpid()}"
         self._keep_ms = 2 * int(settings.lease_seconds * 1000)
         self._zookeeper: ZooKeeper | None = None
+        self._journal: Journal | None = None
 
-    def open(self) -> Coordination:
+    def open(self, journal: Journal | None = None) -> Coordination:
         """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
+
+        Parameters:
+            journal: rows in Kafka, which this server is the only one to write now; None: without
+                --coordination kafka.
 
         Raises:
             SequenceError: the sequence cannot be read, or is not the data directory's.
             NamesError: the bindings cannot be read.
         """
-        mark = self._path.with_name(ZOOKEEPER_MARK)
-        known = self._read_mark(mark)
+        if journal is not None:
+            return self._open_journal(journal)
+        if self.in_kafka:
+            raise SequenceError(
+                "the PIDs of this directory come from the Kafka cluster: say --coordination kafka."
+                f" ({self._mark(KAFKA_MARK)} says so; another sequence would lease the same PIDs"
+                " again)"
+            )
+        known = self._read_mark(ZOOKEEPER_MARK)
         config = zookeeper_config(self._settings)
         if config is None:
             if known:
                 raise SequenceError(
-                    f"the PIDs of this directory come from ZooKeeper: say --zookeeper. ({mark} says"
-                    " so; a sequence in a file would lease the same PIDs again)"
+                    "the PIDs of this directory come from ZooKeeper: say --zookeeper."
+                    f" ({self._mark(ZOOKEEPER_MARK)} says so; a sequence in a file would lease the"
+                    " same PIDs again)"
                 )
             own = self._file_sequence()
-            names = FileNames(self._files, self._names)
-            return Coordination(own, names, writers=self._file_writers())
+            in_file = FileNames(self._files, self._names)
+            return Coordination(own, in_file, writers=self._file_writers())
         self._zookeeper = ZooKeeper(config)
         self._zookeeper.start()
         try:
@@ -78,26 +103,55 @@ class Coordinator:
         if known and known != identity:
             raise SequenceError(
                 f"--zookeeper {config.hosts} is {identity}, and this directory's PIDs come from"
-                f" {known} ({mark}): another ZooKeeper would lease the same PIDs again"
+                f" {known} ({self._mark(ZOOKEEPER_MARK)}): another ZooKeeper would lease the same"
+                " PIDs again"
             )
         fences = None
         if self._settings.shared:
             fences = ZooKeeperFences(self._zookeeper, wall_clock_ms, self._keep_ms)
-        zookeeper_names = ZooKeeperNames(self._zookeeper, fences)
+        names = ZooKeeperNames(self._zookeeper, fences)
         ids = ZooKeeperWriterIds(self._zookeeper)
         if not known:
-            self._move_names(zookeeper_names)
-            self._move_writers(ids)
-            make_durable_folder(self._files, mark.parent)
-            write_aside(self._files, mark, [identity.encode()])
-        begin = self._file_sequence().end if self._files.exists(self._path) else 1
+            self._move(names, ids, ZOOKEEPER_MARK, identity)
         sequence = ZooKeeperSequence(
-            self._zookeeper, self.server, wall_clock_ms, self._keep_ms, begin
+            self._zookeeper, self.server, wall_clock_ms, self._keep_ms, self._end_of_file()
         )
-        return Coordination(sequence, zookeeper_names, writers=ids, fences=fences)
+        return Coordination(sequence, names, writers=ids, fences=fences)
+
+    def _open_journal(self, journal: Journal) -> Coordination:
+        if self._read_mark(ZOOKEEPER_MARK):
+            raise SequenceError(
+                "the PIDs of this directory come from ZooKeeper: say --zookeeper instead of"
+                f" --coordination kafka. ({self._mark(ZOOKEEPER_MARK)} says so)"
+            )
+        self._journal = journal
+        names, ids = JournalNames(journal), JournalWriterIds(journal)
+        if not self.in_kafka:
+            self._move(names, ids, KAFKA_MARK, SERVED_TOPIC)
+        sequence = JournalSequence(
+            journal, self.server, wall_clock_ms, self._keep_ms, self._end_of_file()
+        )
+        return Coordination(sequence, names, writers=ids)
+
+    @property
+    def in_kafka(self) -> bool:
+        """Whether the directory's PIDs come from a Kafka cluster."""
+        return bool(self._read_mark(KAFKA_MARK))
+
+    def _end_of_file(self) -> int:
+        """Return where the sequence in the file ended; another one begins there."""
+        return self._file_sequence().end if self._files.exists(self._path) else 1
+
+    def _move(self, names: NameBindings, ids: WriterIds, mark: str, identity: str) -> None:
+        """Copy what is in files to another coordinator, and mark the directory as its own."""
+        self._move_names(names)
+        self._move_writers(ids)
+        path = self._mark(mark)
+        make_durable_folder(self._files, path.parent)
+        write_aside(self._files, path, [identity.encode()])
 
     def _move_writers(self, ids: WriterIds) -> None:
-        """Copy the writers' producer ids from the file to ZooKeeper."""
+        """Copy the writers' producer ids from the file."""
         try:
             for pid, partition in self._file_writers().all().items():
                 ids.add(pid, partition)
@@ -107,7 +161,7 @@ class Coordinator:
     def _file_writers(self) -> FileWriterIds:
         return FileWriterIds(self._files, self._path.with_name("writers"))
 
-    def ownership(self, cluster: str, folder: str) -> ZooKeeperOwnership | None:
+    def ownership(self, cluster: str, folder: str) -> Ownership | None:
         """Return the claim to serve a cluster; None without ZooKeeper: there is only this server.
 
         Parameters:
@@ -132,12 +186,17 @@ class Coordinator:
         """Open the settings of a Kafka cluster's topics. Blocks.
 
         Raises:
-            TopicBookError: the directory's settings could not be copied to ZooKeeper.
+            TopicBookError: the directory's settings could not be copied to the coordinator.
         """
         in_files = FileTopicBook(self._files, self._path.with_name("topics"))
-        if self._zookeeper is None:
+        book: TopicBook
+        if self._journal is not None:
+            book = JournalTopicBook(self._journal)
+        elif self._zookeeper is not None:
+            book = ZooKeeperTopicBook(self._zookeeper, cluster)
+        else:
             return in_files
-        book, before = ZooKeeperTopicBook(self._zookeeper, cluster), in_files.load()
+        before = in_files.load()
         if any(before) and not any(book.load()):
             book.save_shared(before.shared)
             for topic_id, settings in before.own.items():
@@ -145,24 +204,30 @@ class Coordinator:
         return book
 
     def _move_names(self, names: NameBindings) -> None:
-        """Copy bindings from the file to ZooKeeper; bindings that exist there stay."""
+        """Copy bindings from the file; bindings that the coordinator has stay."""
         if not self._files.exists(self._names):
             return
         for name, binding in FileNames(self._files, self._names).all().items():
             try:
                 names.change(name, None, binding)
             except BindingConflictError as error:
-                _log.warning("a name is bound in ZooKeeper already", name=name, reason=str(error))
+                _log.warning("a name is bound already", name=name, reason=str(error))
 
     def _file_sequence(self) -> FileSequence:
         return FileSequence(self._files, self._path, self.server, wall_clock_ms, self._keep_ms)
 
-    def _read_mark(self, mark: Path) -> str:
+    def _mark(self, name: str) -> Path:
+        return self._path.with_name(name)
+
+    def _read_mark(self, name: str) -> str:
+        mark = self._mark(name)
         return read_file(self._files, mark).decode() if self._files.exists(mark) else ""
 
     @property
     def state(self) -> tuple[str, bool]:
         """The coordinator's kind, and whether it is connected."""
+        if self._journal is not None:
+            return "kafka", self._journal.connected
         if self._zookeeper is None:
             return "file", True
         return "zookeeper", self._zookeeper.state == "connected"

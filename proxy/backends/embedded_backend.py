@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from pidlease.coordination.journal.journal import Journal
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
@@ -76,13 +77,19 @@ class Backend(ABC):
         """
 
     def _open_directory(self, folder: DataDirectory) -> Coordinator:
-        """Open the directory's snapshots and the coordinator. Blocks."""
+        """Open the directory's snapshots; return the coordinator, which is not open yet. Blocks."""
         self._folder = folder
-        coordinator = Coordinator(self._files, folder.sequence, folder.names, self._settings)
-        self._coordinator = coordinator
-        self.coordination = coordinator.open()._replace(pool=self._coordinator_pool)
+        self._coordinator = Coordinator(self._files, folder.sequence, folder.names, self._settings)
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
-        return coordinator
+        return self._coordinator
+
+    def _open_coordinator(self, coordinator: Coordinator, journal: Journal | None = None) -> None:
+        """Open the coordinator. Blocks.
+
+        Parameters:
+            journal: its rows, if Kafka has them.
+        """
+        self.coordination = coordinator.open(journal)._replace(pool=self._coordinator_pool)
 
     @abstractmethod
     async def follow(self, engine: Engine) -> None:
@@ -135,7 +142,7 @@ class EmbeddedBackend(Backend):
         path = Path(settings.data_dir)
         folder = DataDirectory(self._files, path, defaults, self._pool, logs_max)
         self.store, self.cluster_id = folder, folder.cluster_id
-        self._open_directory(folder)
+        self._open_coordinator(self._open_directory(folder))
         self._offsets = OffsetStore(
             self._files, folder.groups, self._pool, defaults.fsync,
             settings.flush_seconds, settings.offsets_max,

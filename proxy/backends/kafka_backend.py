@@ -12,8 +12,8 @@ import structlog
 from typing_extensions import override
 
 from pidlease.coordination.members import Members, MembersError
+from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.shared_call import SharedCall
-from pidlease.coordination.zookeeper.zookeeper_ownership import OwnershipError, ZooKeeperOwnership
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.appenders.group_appender import Appender, AppenderFactory, AppendTarget
@@ -27,7 +27,8 @@ from pidlease.kafka.errors import (
     UpstreamError,
     UpstreamLostError,
 )
-from pidlease.log.kafka.kafka_log_store import KafkaStore
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
+from pidlease.log.kafka.kafka_log_store import KafkaStore, served
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import PartitionLog
 from pidlease.log.segments.data_directory import DataDirectory
@@ -79,25 +80,49 @@ class KafkaBackend(Backend):
         self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._ownership: ZooKeeperOwnership | None = None
+        self._ownership: Ownership | None = None
+        self._journal: KafkaJournal | None = None
         self._engine: Engine | None = None
 
     @override
     async def open(self) -> None:
         coordinator, folder = await self._pool.run(self._open)
+        in_kafka = self._settings.coordination == "kafka"
+        if not in_kafka:
+            await self._pool.run(partial(self._open_coordinator, coordinator))
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
         if self._settings.shared:
-            await check_brokers(self._upstream.cluster)
+            await check_brokers(self._upstream.cluster, "--shared")
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
+        elif in_kafka:
+            self._ownership = self._journal = await self._open_journal(coordinator, folder)
         else:
             self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
         if self._ownership is not None:
             await self._become_owner(self._ownership)
+            # From now on: a replay may take longer than a standby waits for a sign of life.
+            self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
             # Read again: the previous owner may have created topics and acknowledged records.
             await self._reach()
+        if self._journal is not None:
+            await self._pool.run(partial(self._open_coordinator, coordinator, self._journal))
+        await self._open_store(coordinator)
+
+    async def _open_journal(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:
+        await check_brokers(self._upstream.cluster, "--coordination kafka")
+        if coordinator.in_kafka and SERVED_TOPIC not in self._upstream.cluster.view.topics:
+            raise DataFolderError(
+                f"this directory's PIDs come from the topic {SERVED_TOPIC}, which is not in the"
+                " cluster: without it the same PIDs would be leased again"
+            )
+        return KafkaJournal(
+            self._upstream, coordinator.server, folder.cluster_id, self._pool, wall_clock_ms
+        )
+
+    async def _open_store(self, coordinator: Coordinator) -> None:
         ids = self.coordination.writers
         if ids is None:
             raise AssertionError("every coordinator has writer ids")
@@ -113,7 +138,9 @@ class KafkaBackend(Backend):
         if self.shared is not None:
             self._writers.after_take = self._read_fences
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
-        self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool, owned)
+        self._kafka = KafkaStore(
+            self._upstream, self._writers, book, self._pool, owned, self._journal
+        )
         self.store = self._kafka
 
     def _open(self) -> tuple[Coordinator, DataDirectory]:
@@ -198,7 +225,7 @@ class KafkaBackend(Backend):
 
     # ------------------------------------------------------------------ one active server
 
-    async def _become_owner(self, ownership: ZooKeeperOwnership) -> None:
+    async def _become_owner(self, ownership: Ownership) -> None:
         """Wait until no other server serves this cluster."""
         logged = ""
         while True:
@@ -216,7 +243,7 @@ class KafkaBackend(Backend):
                 logged = owner
             await asyncio.sleep(_STAND_BY_SECONDS)
 
-    async def _is_owner(self, ownership: ZooKeeperOwnership) -> bool:
+    async def _is_owner(self, ownership: Ownership) -> bool:
         """Whether this server is still the owner.
 
         Raises:
@@ -230,8 +257,8 @@ class KafkaBackend(Backend):
             self.lost.set()
         return owned
 
-    async def _watch(self, ownership: ZooKeeperOwnership) -> None:
-        """Detect that another server is the owner; without ZooKeeper, Kafka's fence shows it."""
+    async def _watch(self, ownership: Ownership) -> None:
+        """Detect that another server is the owner."""
         while not self.lost.is_set():
             await asyncio.sleep(_STAND_BY_SECONDS)
             with suppress(LogError):
@@ -303,13 +330,11 @@ class KafkaBackend(Backend):
         self._upstream.cluster.on_change.append(noted)
         engine.expect(self._topics())
         self._changed.set()  # sync topics that could not be read at the start
-        self._tasks = [asyncio.create_task(self._follow(engine))]
-        if self._ownership is not None:
-            self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
+        self._tasks.append(asyncio.create_task(self._follow(engine)))
 
     def _topics(self) -> dict[str, Topic]:
-        topics = self._upstream.cluster.view.topics
-        return {name: self._kafka.topic_of(each) for name, each in topics.items()}
+        topics = served(self._upstream.cluster.view)
+        return {each.name: self._kafka.topic_of(each) for each in topics}
 
     async def _follow(self, engine: Engine) -> None:
         failures = 0
@@ -355,6 +380,8 @@ class KafkaBackend(Backend):
     async def close(self) -> None:
         if self.shared is not None:
             await self.shared.leave()
+        if self._journal is not None:
+            await self._journal.release()
         if self.acls is not None:
             await self.acls.close()
         for task in self._tasks:

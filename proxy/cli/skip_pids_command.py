@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from pidlease.coordination.file.file_sequence import FileSequence
-from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK, SequenceError
+from pidlease.coordination.pid_sequence import KAFKA_MARK, ZOOKEEPER_MARK, SequenceError
 from pidlease.log.segments.data_directory import lock_folder, sequence_file
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import RealFiles
@@ -35,7 +35,7 @@ def skip_pids(
 ) -> None:  # fmt: skip
     """After a restore: skip PIDs that may have been leased since the backup.
 
-    Run it before the server starts. If PIDs come from ZooKeeper, no PIDs need to be skipped.
+    Run it before the server starts. If PIDs come from ZooKeeper or Kafka, none need to be skipped.
 
     Exit codes:
     0: done
@@ -45,11 +45,12 @@ def skip_pids(
     if not files.exists(path / "meta.json"):
         raise cannot_run(f"{path} is no data directory of pidlease")
     sequence = sequence_file(path)
-    if files.exists(sequence.with_name(ZOOKEEPER_MARK)):
-        raise cannot_run(
-            f"the PIDs of {path} come from ZooKeeper, which was not restored: no PIDs need be"
-            " skipped"
-        )
+    for mark, coordinator in ((ZOOKEEPER_MARK, "ZooKeeper"), (KAFKA_MARK, "Kafka")):
+        if files.exists(sequence.with_name(mark)):
+            raise cannot_run(
+                f"the PIDs of {path} come from {coordinator}, which was not restored: no PIDs need"
+                " be skipped"
+            )
     try:
         lock = lock_folder(files, path)
         try:

@@ -327,6 +327,12 @@ class Settings(BaseSettings):
         5.0, description="longest wait for a call, and for the connection at the start"
     )
 
+    coordination: Literal["auto", "kafka"] = Field(
+        "auto",
+        description="what keeps PIDs, names and the owner: kafka (the topic __pidlease of the"
+        " cluster), or auto: ZooKeeper if one is given, else files of data_dir",
+    )
+
     shared: bool = Field(
         default=False,
         description="serve the cluster together with other active servers (with log=kafka and"
@@ -402,6 +408,15 @@ class Settings(BaseSettings):
     def _is_there_for_kafka(cls, value: str | None, info: ValidationInfo) -> str | None:
         if (value is None) is (info.data.get("log") == "kafka"):
             raise ValueError("is needed with log=kafka, and only then")
+        return value
+
+    @field_validator("coordination")
+    @classmethod
+    def _is_one_coordinator(cls, value: str, info: ValidationInfo) -> str:
+        if value == "kafka" and (
+            info.data.get("log") != "kafka" or info.data.get("zookeeper") is not None
+        ):
+            raise ValueError("kafka needs log=kafka, and no zookeeper")
         return value
 
     @field_validator("shared")

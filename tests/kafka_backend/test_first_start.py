@@ -14,8 +14,9 @@ from confluent_kafka.cimpl import NewTopic
 from pidlease.kafka.client.topic_creation import RefusedChangeError
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS, TOPIC_AUTHORIZATION_FAILED
 from pidlease.kafka.errors import UpstreamLostError
-from pidlease.log.kafka import kafka_log_store
-from pidlease.log.kafka.kafka_log_store import SERVED_TOPIC, KafkaStore
+from pidlease.log.kafka import kafka_journal
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.log.kafka.kafka_log_store import KafkaStore
 from pidlease.storage.errors import DataFolderError
 from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
@@ -112,7 +113,7 @@ async def test_logs_count_as_served_unless_the_mark_was_made(
         if error is not None:
             raise error
 
-    monkeypatch.setattr(kafka_log_store, "create_topic", create)
+    monkeypatch.setattr(kafka_journal, "create_topic", create)
     assert await asyncio.to_thread(_store().is_first_service) is first
     assert created == [SERVED_TOPIC]
 
@@ -121,17 +122,18 @@ async def test_an_unknown_outcome_is_no_first_start(monkeypatch: pytest.MonkeyPa
     async def create(*_: object, **settings: object) -> None:
         raise UpstreamLostError("the connection was lost")
 
-    monkeypatch.setattr(kafka_log_store, "create_topic", create)
+    monkeypatch.setattr(kafka_journal, "create_topic", create)
     with pytest.raises(DataFolderError, match=SERVED_TOPIC):
         await asyncio.to_thread(_store().is_first_service)
 
 
 async def test_a_marked_cluster_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_log_store, "create_topic", None)  # a call would fail
+    monkeypatch.setattr(kafka_journal, "create_topic", None)  # a call would fail
     assert not await asyncio.to_thread(_store(SERVED_TOPIC).is_first_service)
 
 
 def _store(*topics: str) -> KafkaStore:
-    cluster = SimpleNamespace(view=SimpleNamespace(topics=dict.fromkeys(topics)))
+    view = SimpleNamespace(topics=dict.fromkeys(topics), brokers={0: ("h", 1)})
+    cluster = SimpleNamespace(view=view)
     unused = cast("Any", None)
     return KafkaStore(cast("Any", SimpleNamespace(cluster=cluster)), unused, unused, unused)

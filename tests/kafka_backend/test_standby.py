@@ -37,6 +37,14 @@ def settings(zookeeper: ZooKeeperServer) -> dict[str, str]:
             "zookeeper_session_seconds": str(_SESSION_SECONDS)}  # fmt: skip
 
 
+@pytest.fixture(params=["zookeeper", "kafka"])
+def same(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The settings of both servers, with either coordinator."""
+    if request.param == "kafka":
+        return {"coordination": "kafka", "log_level": "info"}
+    return settings(request.getfixturevalue("zookeeper"))
+
+
 def to(server: PidleaseServer, name: str) -> LeasedProducer:
     return LeasedProducer(
         bootstrap_servers=server.bootstrap, leases=server.http_url, name=name,
@@ -45,9 +53,8 @@ def to(server: PidleaseServer, name: str) -> LeasedProducer:
 
 
 async def test_a_server_that_was_stopped_stores_nothing_behind_its_successor(
-    kafka: KafkaServer, zookeeper: ZooKeeperServer, tmp_path: Path
+    kafka: KafkaServer, same: dict[str, str], tmp_path: Path
 ) -> None:
-    same = settings(zookeeper)
     with (
         in_front_of(kafka, tmp_path / "a", **same) as first,
         in_front_of(kafka, tmp_path / "b", **same) as second,

@@ -12,19 +12,17 @@ import threading
 from typing import Any, Final
 
 from kazoo.exceptions import KazooException, NodeExistsError
+from typing_extensions import override
 
+from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 
 #: Changes by this server itself: its session's end removes the node, and it creates the node again.
 _OWN_CHANGES: Final = 2
 
 
-class OwnershipError(Exception):
-    """It is unknown now whether this server is the owner; try again."""
-
-
-class ZooKeeperOwnership:
-    """One server's claim to a Kafka cluster. The methods block, and are called in threads.
+class ZooKeeperOwnership(Ownership):
+    """One server's claim to a Kafka cluster.
 
     Parameters:
         cluster: the Kafka cluster's id.
@@ -42,15 +40,8 @@ class ZooKeeperOwnership:
         self._changes = -1
         self._lock = threading.Lock()
 
+    @override
     def claim(self) -> str:
-        """Become the owner, unless there is one.
-
-        Returns:
-            The owner's name; empty: this server.
-
-        Raises:
-            OwnershipError: the owner is unknown now.
-        """
         try:
             self._zookeeper.ensure(self._root)
             if not self._make():
@@ -69,12 +60,8 @@ class ZooKeeperOwnership:
             raise OwnershipError(f"{type(error).__name__}: {error}") from error
         return ""
 
+    @override
     def still(self) -> bool:
-        """Return whether this server has been the owner without a break since `claim`.
-
-        Raises:
-            OwnershipError: the owner is not known now.
-        """
         try:
             with self._lock:  # two checks at once would count each other's changes
                 return self._is_still()

@@ -16,9 +16,9 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
-from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
-from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS
+from pidlease.kafka.client.topic_creation import RefusedChangeError
 from pidlease.kafka.errors import UpstreamError
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore
@@ -29,11 +29,6 @@ from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError
 from pidlease.storage.topics.topic_store import Topic
 
 Result = TypeVar("Result")
-
-#: Exists where a server has served the cluster before. It has no records yet.
-SERVED_TOPIC: Final = "__pidlease"
-#: Its records will have keys, of which the last one of each counts.
-_SERVED_CONFIGS: Final = {"cleanup.policy": "compact"}
 
 _log = structlog.get_logger(__name__)
 
@@ -47,6 +42,7 @@ class KafkaStore(LogStore):
         book: the topics' settings, which Kafka does not store.
         owned: returns whether this server has served the cluster alone since its start; None: there
             is no coordinator, or several servers are active.
+        journal: the coordinator's rows, if they are in Kafka.
     """
 
     made_by_others: bool = True
@@ -58,7 +54,9 @@ class KafkaStore(LogStore):
         book: TopicBook,
         pool: IoPool,
         owned: Callable[[], Coroutine[Any, Any, bool]] | None = None,
+        journal: KafkaJournal | None = None,
     ) -> None:
+        self._journal: Final = journal
         self._upstream: Final = upstream
         self._writers: Final = writers
         self._book: Final = book
@@ -77,20 +75,19 @@ class KafkaStore(LogStore):
     @override
     def is_first_service(self) -> bool:
         cluster = self._upstream.cluster
+        if self._journal is not None:
+            return self._journal.first_service
         if SERVED_TOPIC in cluster.view.topics:
             return False
         try:
-            # Kafka creates a topic once: of several servers, one gets no error.
-            self._wait(create_topic(cluster, SERVED_TOPIC, 1, configs=_SERVED_CONFIGS))
+            return self._wait(create_served_topic(cluster))
         except RefusedChangeError as error:
-            if error.code != TOPIC_ALREADY_EXISTS:
-                _log.warning("Kafka does not let this server create a topic, so a start without"
-                             " a snapshot reads all logs from their beginning; allow Create, or"
-                             " create the topic", topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+            _log.warning("Kafka does not let this server create a topic, so a start without"
+                         " a snapshot reads all logs from their beginning; allow Create, or"
+                         " create the topic", topic=SERVED_TOPIC, error=str(error))  # fmt: skip
             return False
         except UpstreamError as error:
             raise DataFolderError(f"topic {SERVED_TOPIC} cannot be created: {error}") from error
-        return True
 
     @override
     def topics(self) -> list[Topic]:
@@ -112,11 +109,11 @@ class KafkaStore(LogStore):
             _log.warning("Kafka does not report how long it remembers producers"
                          " (producer.id.expiration.ms): their batches go one at a time; allow"
                          " DescribeConfigs on the cluster")  # fmt: skip
-        return [self.topic_of(each) for each in view.topics.values() if self._is_readable(each)]
+        return [self.topic_of(each) for each in served(view) if self._is_readable(each)]
 
     @override
     def awaited(self) -> list[Topic]:
-        topics = self._upstream.cluster.view.topics.values()
+        topics = served(self._upstream.cluster.view)
         return [self.topic_of(each) for each in topics if not self._is_readable(each)]
 
     def _is_readable(self, topic: UpstreamTopic) -> bool:
@@ -195,9 +192,14 @@ class KafkaStore(LogStore):
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
 
+def served(view: View) -> list[UpstreamTopic]:
+    """Return the topics that clients write to: all but the coordinator's own."""
+    return [topic for topic in view.topics.values() if topic.name != SERVED_TOPIC]
+
+
 def _partitions(view: View) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, number)
-        for topic in view.topics.values()
+        for topic in served(view)
         for number in range(len(topic.leaders))
     ]

@@ -1,0 +1,40 @@
+"""The topics' settings in a journal: a row for each topic, and one for those of all topics."""
+
+from typing import Final
+
+from typing_extensions import override
+
+from pidlease.coordination.journal.journal import Journal, JournalError, Row
+from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
+
+_KIND: Final = "topic"
+#: Used instead of a topic's id for the settings of all topics.
+_SHARED: Final = ""
+
+
+class JournalTopicBook(TopicBook):
+    """The topics' settings in a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal: Final = journal
+
+    @override
+    def load(self) -> TopicSettings:
+        try:
+            rows = self._journal.all(_KIND)
+        except JournalError as error:
+            raise TopicBookError(str(error)) from error
+        own = {topic_id: dict(fields["settings"]) for topic_id, fields in rows.items()}
+        return TopicSettings(own.pop(_SHARED, {}), own)
+
+    @override
+    def save_shared(self, settings: dict[str, str]) -> None:
+        self.save_own("", _SHARED, settings)
+
+    @override
+    def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
+        fields = {"topic": topic, "settings": settings} if settings else None
+        try:
+            self._journal.put([Row(_KIND, topic_id, fields)])
+        except JournalError as error:
+            raise TopicBookError(str(error)) from error

@@ -1,0 +1,36 @@
+"""The writers' producer ids in a journal: a row for each id."""
+
+from typing import Final
+
+from typing_extensions import override
+
+from pidlease.coordination.journal.journal import Journal, JournalError, Row
+from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
+
+_KIND: Final = "writer"
+
+
+class JournalWriterIds(WriterIds):
+    """The writers' producer ids in a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal: Final = journal
+
+    @override
+    def all(self) -> dict[int, WriterOf]:
+        try:
+            rows = self._journal.all(_KIND)
+        except JournalError as error:
+            raise WriterIdsError(str(error)) from error
+        return {
+            int(pid): WriterOf(*(fields[name] for name in WriterOf._fields))
+            for pid, fields in rows.items()
+        }
+
+    @override
+    def add(self, pid: int, writer_of: WriterOf) -> None:
+        try:
+            if self._journal.get(_KIND, str(pid)) is None:
+                self._journal.put([Row(_KIND, str(pid), writer_of._asdict())])
+        except JournalError as error:
+            raise WriterIdsError(str(error)) from error

@@ -1,0 +1,507 @@
+"""The coordinator's rows in Kafka: the compacted topic `__pidlease`, written by one server.
+
+The server that serves the cluster is the writer of the topic's only partition, as of any other
+partition (ADR 15): it raises the epoch of the transactional id, has Kafka append its marker, and
+reads up to that. Then it has all rows, and no former writer can append any more. Each batch must
+land directly after what it has read; if one does not, or its outcome is unknown, the server becomes
+the writer again, and reads on. The row "owner" names the server that serves the cluster: a server
+that finds another one's row after its own was replaced, and ends.
+
+Rows are put with their whole content, and no other server puts any. So a batch with an unknown
+outcome can be sent again.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from typing_extensions import override
+
+from pidlease.coordination.journal.journal import Fields, Journal, JournalError, Row
+from pidlease.coordination.ownership import Ownership, OwnershipError
+from pidlease.core.backoff import Backoff
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.produce_channels import ProduceSend
+from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
+from pidlease.kafka.codec.produce import PartitionResponse
+from pidlease.kafka.error_codes import CONTENT, NO_RIGHT, RESEND, TOPIC_ALREADY_EXISTS
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
+from pidlease.kafka.produce_errors import Stored, produce_error
+from pidlease.kafka.records.batch_records import (
+    UndecodableError,
+    batches_in,
+    is_small,
+    records_in,
+)
+from pidlease.kafka.records.record_batch import MAGIC, read_header
+from pidlease.kafka.records.writer_batch import Writer, is_marker_of, stamp
+from pidlease.storage.io_pool import IoPool
+
+Result = TypeVar("Result")
+
+#: The topic. Where it exists, a server has served the cluster before.
+SERVED_TOPIC: Final = "__pidlease"
+#: Of each key, the last record counts. A small segment: a start reads what is not compacted yet.
+_CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+_REPLICAS: Final = 3
+_PLACE: Final = TopicPartition(SERVED_TOPIC, 0)
+#: The kinds of rows that are about the journal itself.
+_FORMAT: Final = "format"
+_OWNER: Final = "owner"
+_VERSION: Final = 1
+
+_READ_BYTES: Final = 4 << 20
+_BATCH_BYTES_MAX: Final = 900_000
+#: The owner's row is put again when it is this old, which shows others that the owner is alive.
+_BEAT_SECONDS: Final = 2.0
+#: After so many looks without anything new, a server that stands by takes over. One look a second.
+_SILENT_LOOKS: Final = 10
+#: How long a call may try, besides what Kafka's own answers take.
+_SECONDS: Final = 20.0
+_RELEASE_SECONDS: Final = 2.0
+_BACKOFF: Final = Backoff(0.02, 1.0)
+
+_log = structlog.get_logger(__name__)
+
+
+class _UnknownOutcomeError(Exception):
+    """A batch may be in the log, or another server is the writer."""
+
+
+class KafkaJournal(Journal, Ownership):
+    """Rows in the topic `__pidlease`, and the claim to be the server that writes them.
+
+    Parameters:
+        upstream: the cluster, after its first metadata response.
+        server: this server's name, for the operator.
+        folder: identifies the data directory. Only one process uses that at a time, so a former
+            owner with it has ended.
+        pool: the threads that decode what is read.
+        clock_ms: the time, in ms since 1970.
+
+    Attributes:
+        first_service: whether no server has served the cluster before. Known after `claim`.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        server: str,
+        folder: str,
+        pool: IoPool,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._upstream: Final = upstream
+        self._loop: Final = asyncio.get_running_loop()
+        self._lock: Final = asyncio.Lock()
+        self._server: Final = server
+        self._folder: Final = folder
+        self._pool: Final = pool
+        self._clock_ms: Final = clock_ms
+        self._run: Final = uuid.uuid4().hex
+        self.first_service = False
+        self._created = False
+        self._rows: dict[str, dict[str, Fields]] = {}
+        #: The offset after all that was read or put.
+        self._next = 0
+        self._writer: Writer | None = None
+        self._sequence = 0
+        #: Whether the writer must be taken again before anything else.
+        self._unsettled = False
+        #: Why this server puts no more rows; empty: it does.
+        self._ended = ""
+        self._silent_looks = 0
+        self._put_at = 0.0
+
+    # ------------------------------------------------------------------ rows
+
+    @override
+    def get(self, kind: str, id_: str) -> Fields | None:
+        self._settled()
+        return self._rows.get(kind, {}).get(id_)
+
+    @override
+    def all(self, kind: str) -> dict[str, Fields]:
+        self._settled()
+        return dict(self._rows.get(kind, {}))
+
+    @override
+    def put(self, rows: Iterable[Row]) -> None:
+        if found := list(rows):
+            self._wait(self._put(found))
+
+    @override
+    def check(self) -> None:
+        self._wait(self._check())
+
+    @property
+    def connected(self) -> bool:
+        """Whether the last batch is in the log."""
+        return self._writer is not None and not self._unsettled and not self._ended
+
+    def _settled(self) -> None:
+        if self._unsettled or self._ended:
+            self._wait(self._locked(self._settle))
+
+    # ------------------------------------------------------------------ ownership
+
+    @override
+    def claim(self) -> str:
+        try:
+            return self._wait(self._locked(self._claim))
+        except JournalError as error:
+            raise OwnershipError(str(error)) from error
+
+    @override
+    def still(self) -> bool:
+        try:
+            self._wait(self._check())
+        except JournalError as error:
+            if self._ended:
+                return False
+            raise OwnershipError(str(error)) from error
+        return True
+
+    async def release(self) -> None:
+        """Let another server take over at once; this one puts no more rows."""
+        async with self._lock:
+            if self._writer is None or self._ended:
+                return
+            try:
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    await self._try_to_put([self._owner_row("")])
+            except (JournalError, TimeoutError) as error:
+                _log.warning("the end of this server is not noted; another one takes over later",
+                             topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+            self._ended = "this server stops"
+
+    # ------------------------------------------------------------------ on the event loop
+
+    async def _locked(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        async with self._lock:
+            try:
+                return await call()
+            except UpstreamError as error:
+                raise JournalError(str(error)) from error
+
+    async def _put(self, rows: Sequence[Row]) -> None:
+        async with self._lock:
+            await self._try_to_put(rows)
+
+    async def _check(self) -> None:
+        """Check that no other server has become the writer, up to this call."""
+
+        async def check() -> None:
+            await self._settle()
+            if await self._upstream.fencing.current(_PLACE) != self._writer:
+                self._unsettled = True
+                await self._settle()
+
+        await self._locked(check)
+        if time.monotonic() - self._put_at >= _BEAT_SECONDS:
+            await self._put([self._owner_row(self._server)])
+
+    async def _claim(self) -> str:
+        await self._make_topic()
+        before = self._next
+        await self._read_on()
+        self._silent_looks = self._silent_looks + 1 if self._next == before else 0
+        owner = self._rows.get(_OWNER, {}).get("", {})
+        server = owner.get("server", "")
+        if server and owner["folder"] != self._folder and self._silent_looks < _SILENT_LOOKS:
+            return str(server)
+        await self._take()
+        self.first_service = self._created and not self._rows
+        try:
+            # Once: the next claim reads what became of it.
+            await self._append(
+                [Row(_FORMAT, "", {"version": _VERSION}), self._owner_row(self._server)]
+            )
+        except _UnknownOutcomeError as error:
+            raise JournalError(str(error)) from error
+        _log.info("this server keeps the rows of the cluster", topic=SERVED_TOPIC,
+                  former=server or None, writer=self._writer)  # fmt: skip
+        return ""
+
+    def _owner_row(self, server: str) -> Row:
+        fields = {"server": server, "folder": self._folder, "run": self._run}
+        return Row(_OWNER, "", fields)
+
+    async def _settle(self) -> None:
+        """Become the writer again if the last outcome is unknown, and read what is in the log.
+
+        Raises:
+            JournalError: another server has taken over.
+            UpstreamError: Kafka does not answer now.
+        """
+        if self._ended:
+            raise JournalError(self._ended)
+        if not self._unsettled:
+            return
+        # Without fencing anyone, first: a server that was replaced takes nothing back.
+        await self._read_on()
+        self._check_owner()
+        await self._take()
+        self._check_owner()
+
+    def _check_owner(self) -> None:
+        owner = self._rows.get(_OWNER, {}).get("", {})
+        if owner.get("run") != self._run:
+            self._ended = f"another server serves this cluster: {owner.get('server') or 'unknown'}"
+            raise JournalError(self._ended)
+
+    async def _take(self) -> None:
+        """Become the writer, and read up to its marker: no former writer can append after it."""
+        self._writer = None
+        writer = await self._upstream.fencing.raise_epoch(_PLACE)
+        await self._upstream.fencing.mark(_PLACE, writer)
+        latest = time.monotonic() + _SECONDS
+        looks = 0
+        while not await self._read_on(writer):
+            if time.monotonic() >= latest:
+                raise JournalError(f"the marker of {writer} is still missing in {SERVED_TOPIC}")
+            looks += 1
+            await asyncio.sleep(_BACKOFF.seconds(looks))
+        self._writer, self._sequence, self._unsettled = writer, 0, False
+
+    # ------------------------------------------------------------------ appending
+
+    async def _try_to_put(self, rows: Sequence[Row]) -> None:
+        """Put rows; settle what is unknown, and try again, for a time.
+
+        Raises:
+            JournalError: they may have been put or not.
+        """
+        latest = time.monotonic() + _SECONDS
+        failures = 0
+        while True:
+            try:
+                await self._settle()
+                await self._append(rows)
+            except (_UnknownOutcomeError, UpstreamError) as error:
+                self._upstream.stale()
+                if time.monotonic() >= latest:
+                    raise JournalError(f"{SERVED_TOPIC}: {error}") from error
+            else:
+                return
+            failures += 1
+            await asyncio.sleep(_BACKOFF.seconds(failures))
+
+    async def _append(self, rows: Sequence[Row]) -> None:
+        """Append a batch, and apply it.
+
+        Raises:
+            JournalError: it is not in the log, and will not be.
+            UpstreamAwayError: it is not in the log now; try again.
+            _UnknownOutcomeError: it may be in the log.
+        """
+        writer = self._writer
+        if writer is None:
+            raise JournalError("this server is not the writer")
+        data = _batch(rows, self._clock_ms())
+        stamp(read_header(data), data, writer, self._sequence)
+        # Until its response has come, whatever ends this call.
+        self._unsettled = True
+        send = _Send(_PLACE, data)
+        self._upstream.send(writer.pid, send)
+        result = await send.outcome
+        if isinstance(result, UpstreamLostError) or not isinstance(
+            result, PartitionResponse | UpstreamAwayError
+        ):
+            raise _UnknownOutcomeError(str(result))
+        if isinstance(result, UpstreamAwayError):
+            self._unsettled = False
+            raise result
+        if not result.code and result.offset != self._next:
+            raise _UnknownOutcomeError(f"a batch is at {result.offset}, not at {self._next}")
+        if result.code:
+            reason = f"Kafka returns {result.code} for {SERVED_TOPIC} {result.message}".rstrip()
+            certain = produce_error(result.code).stored is Stored.NO
+            self._unsettled = not certain or result.code not in RESEND | CONTENT | NO_RIGHT
+            if self._unsettled:
+                raise _UnknownOutcomeError(reason)
+            raise UpstreamAwayError(reason) if result.code in RESEND else JournalError(reason)
+        self._unsettled = False
+        self._next += len(rows)
+        self._sequence += len(rows)
+        self._put_at = time.monotonic()
+        for row in rows:
+            self._apply(row)
+
+    # ------------------------------------------------------------------ reading
+
+    async def _read_on(self, writer: Writer | None = None) -> bool:
+        """Apply what is new in the log; return whether a writer's marker was there.
+
+        Raises:
+            JournalError: a record is no row, or the log has become shorter.
+            UpstreamError: Kafka does not answer now.
+        """
+        marked = False
+        while True:
+            found = await self._upstream.fetch(_PLACE, self._next, _READ_BYTES)
+            if found.code in RESEND:
+                self._upstream.stale()
+                raise UpstreamAwayError(f"Kafka returns {found.code} for {SERVED_TOPIC}")
+            if found.code:
+                raise JournalError(
+                    f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
+                )
+            work = partial(_decode, found.data, self._next, writer)
+            part = work() if is_small(found.data) else await self._pool.run(work)
+            for row in part.rows:
+                self._apply(row)
+            marked = marked or part.marked
+            if part.end == self._next:
+                # The rest up to the end was compacted.
+                self._next = max(self._next, found.end_offset)
+                return marked
+            self._next = part.end
+
+    def _apply(self, row: Row) -> None:
+        rows = self._rows.setdefault(row.kind, {})
+        if row.fields is None:
+            rows.pop(row.id, None)
+            return
+        if row.kind == _FORMAT and row.fields.get("version") != _VERSION:
+            raise JournalError(
+                f"{SERVED_TOPIC} has format {row.fields.get('version')}, and this server reads"
+                f" {_VERSION}: a newer server has served the cluster"
+            )
+        rows[row.id] = row.fields
+
+    async def _make_topic(self) -> None:
+        """Create the topic if it does not exist, and wait until it has a leader."""
+        cluster = self._upstream.cluster
+        latest = time.monotonic() + _SECONDS
+        while cluster.view.leader(*_PLACE) == NO_LEADER:
+            if SERVED_TOPIC not in cluster.view.topics:
+                await self._create()
+            if time.monotonic() >= latest:
+                raise JournalError(f"{SERVED_TOPIC} has no leader now")
+            cluster.stale()
+            await asyncio.sleep(_BACKOFF.max_seconds / 4)
+        if cluster.view.topics[SERVED_TOPIC].compacted is False:
+            raise JournalError(f"{SERVED_TOPIC} must have cleanup.policy=compact")
+
+    async def _create(self) -> None:
+        try:
+            self._created = await create_served_topic(self._upstream.cluster) or self._created
+        except RefusedChangeError as error:
+            raise JournalError(
+                f"{SERVED_TOPIC} cannot be created: {error}; allow Create, or create it"
+            ) from error
+
+    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+
+async def create_served_topic(cluster: Cluster) -> bool:
+    """Create the topic; return whether it did not exist.
+
+    Raises:
+        RefusedChangeError: the cluster refuses it.
+        UpstreamError: there is no response; the topic may exist now.
+    """
+    replicas = min(_REPLICAS, len(cluster.view.brokers))
+    configs = _CONFIGS | {"min.insync.replicas": str(max(1, replicas - 1))}
+    try:
+        # Kafka creates a topic once: of several servers, one gets no error.
+        await create_topic(cluster, SERVED_TOPIC, 1, replicas, configs)
+    except RefusedChangeError as error:
+        if error.code != TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
+
+
+class _Send(ProduceSend):
+    """A batch of rows."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self, place: TopicPartition, data: bytearray) -> None:
+        super().__init__(place, data)
+        self.outcome: asyncio.Future[PartitionResponse | UpstreamError] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    @override
+    def appended(self, offset: int) -> None:
+        self.completed(PartitionResponse(0, offset))
+
+    @override
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(result)
+
+
+def _batch(rows: Sequence[Row], now_ms: int) -> bytearray:
+    """Encode rows as a batch.
+
+    Raises:
+        JournalError: they are too many for one.
+    """
+    builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _BATCH_BYTES_MAX)
+    for index, row in enumerate(rows):
+        value = None if row.fields is None else json.dumps(row.fields).encode()
+        if builder.append(index, now_ms, f"{row.kind}/{row.id}".encode(), value, []) is None:
+            raise JournalError(f"{len(rows)} rows do not fit into a batch")
+    built: bytearray = builder.build()
+    return built
+
+
+class _Part(NamedTuple):
+    """A part of the log: its rows, the offset after it, and whether the marker is in it."""
+
+    rows: list[Row]
+    end: int
+    marked: bool
+
+
+def _decode(data: bytes, offset: int, writer: Writer | None) -> _Part:
+    """Decode the whole batches of a response, from an offset on.
+
+    Raises:
+        JournalError: a record is no row.
+    """
+    rows: list[Row] = []
+    end, marked = offset, False
+    for header, batch in batches_in(data):
+        if header.last_offset < offset:
+            continue
+        try:
+            rows += [
+                _row(record.key, record.value)
+                for record in records_in(header, batch)
+                if record.offset >= offset
+            ]
+        except (UndecodableError, ValueError) as error:
+            raise JournalError(
+                f"{SERVED_TOPIC} has a batch at {header.base_offset} that no server put there"
+                f" ({error}); remove it, and let no other program write to the topic"
+            ) from error
+        marked = marked or is_marker_of(header, writer)
+        end = header.last_offset + 1
+    return _Part(rows, end, marked)
+
+
+def _row(key: bytes | None, value: bytes | None) -> Row:
+    """Decode a record.
+
+    Raises:
+        ValueError: it is no row.
+    """
+    kind, slash, id_ = (key or b"").decode().partition("/")
+    fields = None if value is None else json.loads(value)
+    if not slash or not isinstance(fields, dict | None):
+        raise ValueError(f"the record with the key {key!r} is no row")
+    return Row(kind, id_, fields)

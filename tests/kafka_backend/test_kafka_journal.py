@@ -1,0 +1,319 @@
+"""The coordinator's rows in a real Kafka: several servers, lost responses, late servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from pidlease.coordination.journal.journal import JournalError, Row
+from pidlease.coordination.journal.journal_sequence import JournalSequence
+from pidlease.coordination.ownership import OwnershipError
+from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.produce_channels import ProduceSend
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.codec.produce import PartitionResponse
+from pidlease.kafka.errors import UpstreamError, UpstreamLostError
+from pidlease.log.kafka import kafka_journal
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
+from pidlease.storage.io_pool import IoPool
+from tests.crash.seeds import SOAK, new_random
+from tests.servers.kafka import KafkaServer
+from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S, until
+
+pytestmark = [needs_kafka, pytest.mark.kafka]
+
+_STEPS = 2_000 if SOAK else 60
+
+
+class Lossy(Upstream):
+    """A client of Kafka that loses the next batch, or the response to it.
+
+    Attributes:
+        lose: "batch" or "response"; empty: nothing.
+        lost: what it has lost.
+    """
+
+    lose = ""
+
+    def __init__(self, config: UpstreamConfig) -> None:
+        super().__init__(config)
+        self.lost: list[str] = []
+
+    def send(self, producer: int, send: ProduceSend) -> None:
+        if self.lose:
+            self.lost.append(self.lose)
+            lost, self.lose = self.lose, ""
+            if lost == "batch":
+                send.completed(UpstreamLostError("the batch was lost"))
+                return
+            send = _Unanswered(send)
+        super().send(producer, send)
+
+
+class _Unanswered(ProduceSend):
+    def __init__(self, send: ProduceSend) -> None:
+        super().__init__(send.place, send.data)
+        self._send = send
+
+    def appended(self, offset: int) -> None:
+        self._send.completed(UpstreamLostError(f"the response was lost: offset {offset}"))
+
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        self._send.completed(result)
+
+
+class Server:
+    """A server's journal, and its connection to Kafka."""
+
+    def __init__(self, kafka: KafkaServer, folder: str) -> None:
+        host, port = kafka.bootstrap.rsplit(":", 1)
+        #: From now on it claims nothing: it serves, or it was replaced, and ends.
+        self.serves = False
+        self.upstream = Lossy(UpstreamConfig(bootstrap=((host, int(port)),)))
+        self._pool = IoPool(asyncio.get_running_loop(), 2)
+        self.journal = KafkaJournal(
+            self.upstream, folder, folder, self._pool, lambda: 1_700_000_000_000
+        )
+        self.sequence = JournalSequence(self.journal, folder, lambda: 1_700_000_000_000, 1 << 60)
+
+    async def claim(self, looks: int = 1) -> str:
+        """Look so many times whether it can serve; return the owner."""
+        owner = ""
+        for _ in range(looks):
+            owner = await asyncio.to_thread(self.journal.claim)
+            if not owner:
+                self.serves = True
+                break
+        return owner
+
+    async def put(self, name: str, value: int | None) -> None:
+        fields = None if value is None else {"value": value}
+        await asyncio.to_thread(self.journal.put, [Row("t", name, fields)])
+
+    async def rows(self) -> dict[str, int]:
+        found = await asyncio.to_thread(self.journal.all, "t")
+        return {name: fields["value"] for name, fields in found.items()}
+
+    async def still(self) -> bool:
+        return await asyncio.to_thread(self.journal.still)
+
+    async def close(self) -> None:
+        await self.upstream.close()
+        await asyncio.to_thread(self._pool.close)
+
+
+@asynccontextmanager
+async def servers(kafka: KafkaServer, *folders: str) -> AsyncIterator[list[Server]]:
+    async with AsyncExitStack() as stack:
+        found = []
+        for folder in folders:
+            server = Server(kafka, folder)
+            stack.push_async_callback(server.close)
+            await server.upstream.start()
+            found.append(server)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _without_the_topic(kafka: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    if SERVED_TOPIC in admin.list_topics(timeout=WAIT_S).topics:
+        admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
+        until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
+
+
+LOOKS = kafka_journal._SILENT_LOOKS + 2
+
+
+async def test_rows_outlive_their_server(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "a") as (first, second):
+        assert await first.claim() == ""
+        assert first.journal.first_service
+        await first.put("one", 1)
+        await first.put("two", 2)
+        await first.put("one", None)
+        await first.put("two", 3)
+        assert await first.rows() == {"two": 3}
+        # The same directory: its former server has ended.
+        assert await second.claim() == ""
+        assert not second.journal.first_service
+        assert await second.rows() == {"two": 3}
+
+
+async def test_a_server_stands_by_until_the_other_one_is_silent(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        await first.put("one", 1)
+        assert await second.claim() == "a"
+        await first.put("one", 2)
+        assert await second.claim(LOOKS - 3) == "a"
+        await first.put("one", 3)  # a sign of life
+        assert await second.claim(LOOKS - 3) == "a"
+        assert await second.claim(LOOKS) == ""
+        assert await second.rows() == {"one": 3}
+        # The first one has not noticed; Kafka rejects what it sends.
+        with pytest.raises(JournalError, match="another server serves this cluster: b"):
+            await first.put("one", 4)
+        assert not await first.still()
+        with pytest.raises(JournalError, match="another server"):
+            await first.rows()
+        assert await second.still()
+        await second.put("one", 5)
+        assert await second.rows() == {"one": 5}
+
+
+async def test_a_server_that_was_replaced_learns_it_by_a_question(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        assert len(await asyncio.to_thread(first.sequence.blocks)) == 0
+        assert await second.claim(LOOKS) == ""
+        await asyncio.to_thread(second.sequence.take)
+        with pytest.raises(SequenceError, match="another server"):
+            await asyncio.to_thread(first.sequence.blocks)
+        assert not await first.still()
+
+
+async def test_a_server_that_stops_is_replaced_at_once(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        assert await second.claim() == "a"
+        await first.journal.release()
+        assert await second.claim() == ""
+        with pytest.raises(JournalError, match="stops"):
+            await first.put("one", 1)
+
+
+@pytest.mark.parametrize("lost", ["batch", "response"])
+async def test_an_unknown_outcome_is_settled(kafka: KafkaServer, lost: str) -> None:
+    async with servers(kafka, "a", "a") as (first, second):
+        assert await first.claim() == ""
+        block = await asyncio.to_thread(first.sequence.take)
+        first.upstream.lose = lost
+        await first.put("one", 1)
+        assert first.upstream.lost == [lost]
+        assert await first.rows() == {"one": 1}
+        first.upstream.lose = lost
+        after = await asyncio.to_thread(first.sequence.take)
+        assert len(first.upstream.lost) == 2
+        assert after.first == block.end
+        assert await first.still()
+        assert await second.claim() == ""
+        assert await second.rows() == {"one": 1}
+        assert await asyncio.to_thread(second.sequence.blocks) == [block, after]
+
+
+async def test_of_two_that_begin_at_once_one_serves(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as both:
+        # Each may find the topic without an owner, and then fence the other one.
+        await asyncio.gather(*(each.claim() for each in both), return_exceptions=True)
+        assert sum([await each.still() for each in both]) == 1
+        # The one that created the topic may not be the first to serve.
+        assert sum(each.journal.first_service for each in both) <= 1
+
+
+async def test_what_others_write_there_is_refused(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer.produce(SERVED_TOPIC, b"no JSON", b"some key")
+        producer.flush(WAIT_S)
+        # It does not land where the next batch must.
+        with pytest.raises(JournalError, match="that no server put there"):
+            await first.put("one", 1)
+        with pytest.raises(OwnershipError, match="that no server put there"):
+            await second.claim()
+
+
+async def test_a_newer_format_is_refused(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        await asyncio.to_thread(first.journal.put, [Row("format", "", {"version": 1})])
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer.produce(SERVED_TOPIC, b'{"version": 2}', b"format/")
+        producer.flush(WAIT_S)
+        with pytest.raises(OwnershipError, match="format 2"):
+            await second.claim()
+
+
+async def test_random_histories(kafka: KafkaServer) -> None:
+    """Three servers take over from each other at any time; batches and responses get lost.
+
+    No number of a PID is leased twice, and what was acknowledged by the owner stays.
+    """
+    random = new_random("journal")
+    taken: list[range] = []
+    expected: dict[str, set[int | None]] = {}
+    numbers = count()
+    lost = takeovers = 0
+    async with AsyncExitStack() as stack:
+        alive: list[Server] = []
+        folders = count()
+        for _ in range(_STEPS):
+            while len(alive) < 3:
+                server = Server(kafka, f"folder-{next(folders)}")
+                stack.push_async_callback(server.close)
+                await server.upstream.start()
+                alive.append(server)
+            server = random.choice(alive)
+            server.upstream.lose = random.choice(["", "", "batch", "response"])
+            before = len(server.upstream.lost)
+            try:
+                takeovers += await _step(random, server, taken, expected, next(numbers))
+            except (JournalError, OwnershipError, SequenceError) as error:
+                print(server.journal._server, error)
+            lost += len(server.upstream.lost) - before
+            server.upstream.lose = ""
+            if server.journal._ended:
+                alive.remove(server)
+        last = Server(kafka, "last")
+        stack.push_async_callback(last.close)
+        await last.upstream.start()
+        assert await last.claim(LOOKS) == ""
+        found = await last.rows()
+        for name, values in expected.items():
+            assert found.get(name) in values, name
+        blocks = await asyncio.to_thread(last.sequence.blocks)
+    numbers_taken = sorted(each.start for each in taken)
+    assert len(set(numbers_taken)) == len(numbers_taken)
+    assert {block.first for block in blocks} >= set(numbers_taken)
+    print(f"{lost} losses, {takeovers} takeovers, {len(taken)} blocks")
+    assert lost
+    assert takeovers
+    assert taken
+
+
+async def _step(
+    random: Random,
+    server: Server,
+    taken: list[range],
+    expected: dict[str, set[int | None]],
+    number: int,
+) -> int:
+    """Do something with a server; return how many takeovers that was."""
+    if not server.serves:
+        owner = await server.claim(LOOKS if random.random() < 0.7 else 1)
+        return 0 if owner else 1
+    if random.random() < 0.4:
+        block = await asyncio.to_thread(server.sequence.take)
+        taken.append(range(block.first, block.end))
+        return 0
+    name = random.choice("abc")
+    value = random.choice([number, number, None])
+    before = expected.setdefault(name, {None})
+    expected[name] = before | {value}  # until the outcome is known
+    await server.put(name, value)
+    expected[name] = {value}
+    return 0

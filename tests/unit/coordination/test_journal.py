@@ -1,0 +1,222 @@
+"""The coordinator's parts over a journal: what they put, and what they make of its errors."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+
+from pidlease.coordination.journal import journal_sequence
+from pidlease.coordination.journal.journal import Fields, Journal, JournalError, Row
+from pidlease.coordination.journal.journal_names import JournalNames
+from pidlease.coordination.journal.journal_sequence import JournalSequence
+from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
+from pidlease.coordination.journal.journal_writer_ids import JournalWriterIds
+from pidlease.coordination.name_bindings import (
+    Binding,
+    BindingChange,
+    BindingConflictError,
+    NamesError,
+    StoredBinding,
+)
+from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
+from pidlease.core.blocks import PidBlock
+
+
+class Rows(Journal):
+    """Rows of the test, in the order in which they were put.
+
+    Attributes:
+        fails: the next put fails: "before" or "after" it was done; empty: it does not.
+        replaced: whether another server puts the rows now.
+    """
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Fields] = {}
+        self.puts = 0
+        self.fails = ""
+        self.replaced = False
+
+    def get(self, kind: str, id_: str) -> Fields | None:
+        self.check()
+        return self.rows.get((kind, id_))
+
+    def all(self, kind: str) -> dict[str, Fields]:
+        self.check()
+        return {id_: fields for (each, id_), fields in self.rows.items() if each == kind}
+
+    def put(self, rows: Iterable[Row]) -> None:
+        self.check()
+        fails, self.fails = self.fails, ""
+        if fails == "before":
+            raise JournalError("no response")
+        self.puts += 1
+        for kind, id_, fields in rows:
+            if fields is None:
+                del self.rows[kind, id_]
+            else:
+                self.rows[kind, id_] = fields
+        if fails:
+            raise JournalError("no response")
+
+    def check(self) -> None:
+        if self.replaced:
+            raise JournalError("another server serves this cluster")
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+KEEP_MS = 1_000
+
+
+def sequence(rows: Journal, clock: Clock, begin: int = 1) -> JournalSequence:
+    return JournalSequence(rows, "me", clock, KEEP_MS, begin)
+
+
+def test_blocks_follow_each_other_over_restarts() -> None:
+    rows, clock = Rows(), Clock()
+    first = sequence(rows, clock, begin=150)
+    assert first.take() == PidBlock(201, 100, clock.now_ms, "me")
+    assert first.take(at_least=450).first == 501
+    second = sequence(rows, clock)
+    assert second.take().first == 601
+    assert [block.first for block in second.blocks()] == [201, 501, 601]
+    assert [block.first for block in second.blocks(beyond=301)] == [501, 601]
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_block_with_an_unknown_outcome_is_not_used_if_it_is_there(fails: str) -> None:
+    rows, clock = Rows(), Clock()
+    blocks = sequence(rows, clock)
+    assert blocks.take().first == 1
+    rows.fails = fails
+    with pytest.raises(SequenceError, match="no response"):
+        blocks.take()
+    assert blocks.take().first == (101 if fails == "before" else 201)
+
+
+def test_a_server_that_was_replaced_returns_no_blocks() -> None:
+    rows, clock = Rows(), Clock()
+    blocks = sequence(rows, clock)
+    blocks.take()
+    rows.replaced = True
+    with pytest.raises(SequenceError, match="another server"):
+        blocks.blocks()
+
+
+def test_old_blocks_are_merged_and_no_number_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
+    monkeypatch.setattr(journal_sequence, "_REMOVED_AT_ONCE", 3)
+    rows, clock = Rows(), Clock()
+    blocks = sequence(rows, clock)
+    firsts = []
+    for _ in range(60):
+        firsts.append(blocks.take().first)
+        clock.now_ms += KEEP_MS // 3
+    assert firsts == list(range(1, 6001, 100))
+    assert len(rows.rows) <= 20
+    found = blocks.blocks()
+    assert (found[0].first, found[-1].end) == (1, 6001)
+    assert all(one.end == two.first for one, two in pairwise(found))
+    # A block's age is that of its youngest part.
+    assert found[0].taken_ms < clock.now_ms - KEEP_MS
+    assert sequence(rows, clock).take().first == 6001
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_a_merge_that_stops_halfway(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
+    monkeypatch.setattr(journal_sequence, "_REMOVED_AT_ONCE", 3)
+    rows, clock = Rows(), Clock()
+    blocks = sequence(rows, clock)
+    for _ in range(10):
+        blocks.take()
+    clock.now_ms += 2 * KEEP_MS
+    put, begun = rows.put, rows.puts
+
+    def crash(some: Iterable[Row]) -> None:
+        if rows.puts == begun + at:
+            rows.fails = "before"
+        put(some)
+
+    monkeypatch.setattr(rows, "put", crash)
+    with pytest.raises(SequenceError):
+        blocks.take()
+    monkeypatch.setattr(rows, "put", put)
+    after = sequence(rows, clock)
+    taken = after.take()
+    assert taken.first >= 1001
+    found = after.blocks()
+    assert found[0].first == 1
+    assert found[-1] == taken
+    assert all(one.end <= two.first for one, two in pairwise(found))
+
+
+def test_names_change_only_from_what_was_expected() -> None:
+    rows = Rows()
+    names = JournalNames(rows)
+    one, two = Binding(7, 1), Binding(7, 2, 5, 99)
+    names.change("x", None, one)
+    outcomes = names.change_many([
+        BindingChange("x", StoredBinding(one), two),
+        BindingChange("x", StoredBinding(one), None),  # it is two by now
+        BindingChange("y", StoredBinding(one), two),
+        BindingChange("z", StoredBinding(None), one),
+    ])  # fmt: skip
+    assert [type(each) for each in outcomes] == [
+        type(None), BindingConflictError, BindingConflictError, type(None),
+    ]  # fmt: skip
+    assert names.all() == {"x": two, "z": one}
+    assert [each.binding for each in names.get_many(["z", "y"])] == [one, None]
+    names.change("z", one, None)
+    assert JournalNames(rows).all() == {"x": two}
+
+
+def test_a_journal_that_fails_is_an_error_of_each_part() -> None:
+    rows = Rows()
+    names, writers, topics = JournalNames(rows), JournalWriterIds(rows), JournalTopicBook(rows)
+    rows.fails = "after"
+    with pytest.raises(NamesError, match="no response"):
+        names.change("x", None, Binding(7, 1))
+    rows.fails = "before"
+    with pytest.raises(WriterIdsError, match="no response"):
+        writers.add(1, WriterOf("t", 0, 5))
+    rows.fails = "before"
+    with pytest.raises(TopicBookError, match="no response"):
+        topics.save_shared({"a": "b"})
+    rows.replaced = True
+    with pytest.raises(NamesError):
+        names.all()
+    with pytest.raises(NamesError):
+        names.get("x")
+    with pytest.raises(WriterIdsError):
+        writers.all()
+    with pytest.raises(TopicBookError):
+        topics.load()
+
+
+def test_writers_ids_stay_as_they_were_recorded() -> None:
+    rows = Rows()
+    JournalWriterIds(rows).add(3, WriterOf("t", 0, 5))
+    JournalWriterIds(rows).add(3, WriterOf("other", 1, 6))
+    JournalWriterIds(rows).add(4, WriterOf("t", 1, 7))
+    assert JournalWriterIds(rows).all() == {3: WriterOf("t", 0, 5), 4: WriterOf("t", 1, 7)}
+
+
+def test_topics_settings() -> None:
+    rows = Rows()
+    book = JournalTopicBook(rows)
+    assert book.load() == TopicSettings({}, {})
+    book.save_shared({"a": "1"})
+    book.save_own("t", "id", {"b": "2"})
+    book.save_own("u", "id2", {"b": "3"})
+    book.save_own("u", "id2", {})
+    assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
