@@ -37,6 +37,10 @@ def main(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="In front of a real Kafka, that is killed as well.")
     ] = False,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="With --kafka: no ZooKeeper, and so only two parts."),
+    ] = False,
     secure: Annotated[
         bool, typer.Option("--secure", help="Only: TLS, logins and rights, and an intruder.")
     ] = False,
@@ -58,7 +62,7 @@ def main(
         if secure:
             return run_secured(console, directory.resolve() / "secured")
         if kafka:
-            return _in_front(console, directory.resolve() / "in-front", seconds)
+            return _in_front(console, directory.resolve() / "in-front", seconds, alone=alone)
         code = _alone(console, directory.resolve(), seconds)
         if keep:
             _keep_up(console, directory.resolve())
@@ -100,12 +104,14 @@ def _alone(console: Console, directory: Path, seconds: float) -> int:
     return code
 
 
-def _in_front(console: Console, directory: Path, seconds: float) -> int:
+def _in_front(console: Console, directory: Path, seconds: float, *, alone: bool) -> int:
     shutil.rmtree(directory, ignore_errors=True)
-    with real_upstream(directory) as upstream:
+    with real_upstream(directory, alone=alone) as upstream:
         console.print(f"the upstream is a real Kafka: {upstream.kafka.bootstrap}", highlight=False)
         code = run_demo(console, directory / "first", seconds, upstream)
         code = run_leased(console, directory / "leased", upstream) or code
+        if alone:
+            return code
         return run_members(console, directory / "members", upstream) or code
 
 

@@ -101,8 +101,9 @@ def run_leased(console: Console, directory: Path, upstream: Upstream | None = No
     """
     shutil.rmtree(directory, ignore_errors=True)
     with Screen(console, {}) as screen, ExitStack() as stack:
-        settings, source = dict(SETTINGS), "ZooKeeper"
+        settings = dict(SETTINGS)
         if upstream is not None:
+            source = upstream.source
             settings |= upstream.settings
         else:
             source, hosts = stack.enter_context(coordinator(directory / "zookeeper", screen.log))

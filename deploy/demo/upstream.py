@@ -1,4 +1,4 @@
-"""Starts a real Kafka as the log of the proxy, and a real ZooKeeper as the source of PIDs."""
+"""Starts a real Kafka as the log of the proxy, with itself or a real ZooKeeper as the coordinator."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,32 +16,40 @@ _SESSION_SECONDS: Final = "4"
 
 
 class Upstream(NamedTuple):
-    """Kafka, and the settings of a proxy that uses it as the log."""
+    """Kafka, and the settings of a proxy that uses it as the log.
+
+    Attributes:
+        source: where PIDs come from.
+    """
 
     kafka: KafkaServer
     settings: dict[str, str]
+    source: str
 
 
 @contextmanager
-def real_upstream(directory: Path) -> Iterator[Upstream]:
-    """Run Kafka and ZooKeeper during the block.
+def real_upstream(directory: Path, *, alone: bool) -> Iterator[Upstream]:
+    """Run Kafka during the block, and ZooKeeper.
+
+    Parameters:
+        alone: Kafka is the coordinator, and there is no ZooKeeper.
 
     Raises:
         DemoError: Kafka cannot run here; the message says what is missing.
     """
     if reason := kafka.unavailable_reason():
         raise DemoError(f"no Kafka can be started here: {reason}")
-    with (
-        ZooKeeperServer(directory / "zookeeper") as zookeeper,
-        KafkaServer(directory / "kafka") as broker,
-    ):
-        settings = {
-            "log": "kafka",
-            "upstream": broker.bootstrap,
-            "zookeeper": f"{zookeeper.hosts}/{_CHROOT}",
-            "zookeeper_session_seconds": _SESSION_SECONDS,
-        }
-        yield Upstream(broker, settings)
+    with KafkaServer(directory / "kafka") as broker:
+        settings = {"log": "kafka", "upstream": broker.bootstrap}
+        if alone:
+            yield Upstream(broker, settings | {"coordination": "kafka"}, "Kafka")
+            return
+        with ZooKeeperServer(directory / "zookeeper") as zookeeper:
+            settings |= {
+                "zookeeper": f"{zookeeper.hosts}/{_CHROOT}",
+                "zookeeper_session_seconds": _SESSION_SECONDS,
+            }
+            yield Upstream(broker, settings, "ZooKeeper")
 
 
 @contextmanager

@@ -192,7 +192,8 @@ def test_the_dashboards(monitored: list[dict[str, Any]]) -> None:
     [
         ("insecure=false", "name a certificate by tls.secret"),
         ("log=kafka", "needs kafka.upstream"),
-        ("replicas=2", "needs log=kafka and zookeeper.servers"),
+        ("replicas=2", "needs log=kafka, and coordination=kafka or zookeeper.servers"),
+        ("coordination=kafka", "coordination=kafka needs log=kafka"),
         ("log=kafka,kafka.upstream=k:9092,replicas=2", "the second server stands by"),
         ("kafka.sasl.mechanism=PLAIN", "needs kafka.sasl.secret"),
         ("replicas=3", "replicas"),
