@@ -1,4 +1,4 @@
-"""Starts a real Kafka as the log of the proxy, with itself or a real ZooKeeper as the coordinator."""
+"""Starts a real Kafka as the log of the proxy, and a ZooKeeper unless Kafka coordinates, too."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -20,7 +20,7 @@ from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamError, UpstreamLostError
 from pidlease.log.kafka import kafka_journal
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
 from pidlease.storage.io_pool import IoPool
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
@@ -222,6 +222,23 @@ async def test_of_two_that_begin_at_once_one_serves(kafka: KafkaServer) -> None:
         assert sum([await each.still() for each in both]) == 1
         # The one that created the topic may not be the first to serve.
         assert sum(each.journal.first_service for each in both) <= 1
+
+
+async def test_a_topic_of_an_earlier_version_is_not_new(kafka: KafkaServer) -> None:
+    """That version had no rows; it may have leased PIDs."""
+    async with servers(kafka, "a") as (server,):
+        assert await create_served_topic(server.upstream.cluster)
+        assert await server.claim() == ""
+        assert not server.journal.first_service
+
+
+async def test_the_server_that_created_the_topic_may_serve_later(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        await first.journal._make_topic()
+        assert await second.claim() == ""
+        assert not second.journal.first_service
+        assert await first.claim(LOOKS) == ""
+        assert not first.journal.first_service
 
 
 async def test_what_others_write_there_is_refused(kafka: KafkaServer) -> None:
