@@ -1,6 +1,7 @@
 """The coordinator's rows in a real Kafka: several servers, lost responses, late servers."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -213,6 +214,60 @@ async def test_an_unknown_outcome_is_settled(kafka: KafkaServer, lost: str) -> N
         assert await second.claim() == ""
         assert await second.rows() == {"one": 1}
         assert await asyncio.to_thread(second.sequence.blocks) == [block, after]
+
+
+async def test_the_writer_is_renewed(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with servers(kafka, "a") as (server,):
+        assert await server.claim() == ""
+        before = server.journal._writer
+        assert await server.still()
+        assert server.journal._writer == before
+        monkeypatch.setattr(kafka_journal, "_RENEW_SECONDS", 0.0)
+        assert await server.still()
+        after = server.journal._writer
+        assert before is not None
+        assert after == before._replace(epoch=before.epoch + 1)
+        await server.put("one", 1)
+        assert await server.rows() == {"one": 1}
+
+
+async def test_batches_of_a_forgotten_writer_are_waited_for(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "a") as (first, second):
+        assert await first.claim() == ""
+        # As if Kafka had forgotten the transactional id since.
+        row = first.journal._owner_row("a")
+        assert row.fields is not None
+        await asyncio.to_thread(
+            first.journal.put, [row._replace(fields=row.fields | {"writer": 12345})]
+        )
+        with pytest.raises(OwnershipError, match="may arrive for 120 s more"):
+            await second.claim()
+        with pytest.raises(OwnershipError, match="may arrive for"):
+            await second.claim()
+        second.journal._late_until = time.monotonic()
+        assert await second.claim() == ""
+        await second.put("one", 1)
+
+
+async def test_rows_are_put_while_kafka_does_not_name_the_writer(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with servers(kafka, "a") as (server,):
+        assert await server.claim() == ""
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def current(*_: object) -> None:
+            asked.set()
+            await answers.wait()
+            raise UpstreamLostError("the coordinator did not answer")
+
+        monkeypatch.setattr(server.upstream.fencing, "current", current)
+        question = asyncio.create_task(server.still())
+        await asked.wait()
+        await server.put("one", 1)
+        answers.set()
+        with pytest.raises(OwnershipError, match="did not answer"):
+            await question
 
 
 async def test_of_two_that_begin_at_once_one_serves(kafka: KafkaServer) -> None:

@@ -445,6 +445,13 @@ SHARING: Final = (
         (_IN_KAFKA,),
     ),
     Mutant(
+        "batches of a forgotten writer are not waited for",
+        _JOURNAL,
+        "        if now < self._late_until:\n",
+        "        if now < 0:\n",
+        (_IN_KAFKA,),
+    ),
+    Mutant(
         "a standby takes over from an owner that is alive",
         _JOURNAL,
         "self._silent_looks + 1 if self._next == before else 0\n",

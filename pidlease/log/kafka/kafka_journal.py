@@ -43,6 +43,7 @@ from pidlease.kafka.records.batch_records import (
 )
 from pidlease.kafka.records.record_batch import MAGIC, read_header
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of, stamp
+from pidlease.log.ports import LATE_MS
 from pidlease.storage.io_pool import IoPool
 
 Result = TypeVar("Result")
@@ -67,6 +68,9 @@ _SILENT_LOOKS: Final = 10
 #: How long a call may try, besides what Kafka's own answers take.
 _SECONDS: Final = 20.0
 _RELEASE_SECONDS: Final = 2.0
+#: The writer is taken again after this time, so that Kafka does not forget its transactional id. It
+#: would give another producer id to the next server, which fences nothing under this one.
+_RENEW_SECONDS: Final = 600.0
 _BACKOFF: Final = Backoff(0.02, 1.0)
 
 _log = structlog.get_logger(__name__)
@@ -120,6 +124,11 @@ class KafkaJournal(Journal, Ownership):
         self._ended = ""
         self._silent_looks = 0
         self._put_at = 0.0
+        self._taken_at = 0.0
+        #: Until when batches under a former producer id may still arrive; 0: there is none.
+        self._late_until = 0.0
+        #: Whether Kafka has answered the last put or question.
+        self._reached = False
 
     # ------------------------------------------------------------------ rows
 
@@ -144,8 +153,8 @@ class KafkaJournal(Journal, Ownership):
 
     @property
     def connected(self) -> bool:
-        """Whether the last batch is in the log."""
-        return self._writer is not None and not self._unsettled and not self._ended
+        """Whether the last rows were put."""
+        return self._reached and not self._ended
 
     def _settled(self) -> None:
         if self._unsettled or self._ended:
@@ -172,40 +181,48 @@ class KafkaJournal(Journal, Ownership):
 
     async def release(self) -> None:
         """Let another server take over at once; this one puts no more rows."""
-        async with self._lock:
-            if self._writer is None or self._ended:
-                return
-            try:
-                async with asyncio.timeout(_RELEASE_SECONDS):
-                    await self._try_to_put([self._owner_row("")])
-            except (JournalError, TimeoutError) as error:
-                _log.warning("the end of this server is not noted; another one takes over later",
-                             topic=SERVED_TOPIC, error=str(error))  # fmt: skip
-            self._ended = "this server stops"
+        if self._writer is None or self._ended:
+            return
+        try:
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                await self._put([self._owner_row("")])
+        except (JournalError, TimeoutError) as error:
+            _log.warning("the end of this server is not noted; another one takes over later",
+                         topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+        self._ended = "this server stops"
 
     # ------------------------------------------------------------------ on the event loop
 
     async def _locked(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         async with self._lock:
             try:
-                return await call()
-            except UpstreamError as error:
+                found = await call()
+            except (JournalError, UpstreamError) as error:
+                self._reached = False
                 raise JournalError(str(error)) from error
+            self._reached = True
+            return found
 
     async def _put(self, rows: Sequence[Row]) -> None:
-        async with self._lock:
-            await self._try_to_put(rows)
+        await self._locked(partial(self._try_to_put, rows))
 
     async def _check(self) -> None:
         """Check that no other server has become the writer, up to this call."""
+        await self._locked(self._settle)
+        # Without the lock: rows are put while the transaction coordinator does not answer.
+        writer = self._writer
+        try:
+            current = await self._upstream.fencing.current(_PLACE)
+        except UpstreamError as error:
+            raise JournalError(str(error)) from error
 
-        async def check() -> None:
+        async def take_again() -> None:
+            # Unless that was done meanwhile.
+            self._unsettled = self._unsettled or self._writer == writer
             await self._settle()
-            if await self._upstream.fencing.current(_PLACE) != self._writer:
-                self._unsettled = True
-                await self._settle()
 
-        await self._locked(check)
+        if current != writer or time.monotonic() - self._taken_at > _RENEW_SECONDS:
+            await self._locked(take_again)
         if time.monotonic() - self._put_at >= _BEAT_SECONDS:
             await self._put([self._owner_row(self._server)])
 
@@ -232,7 +249,8 @@ class KafkaJournal(Journal, Ownership):
         return ""
 
     def _owner_row(self, server: str) -> Row:
-        fields = {"server": server, "folder": self._folder, "run": self._run}
+        pid = -1 if self._writer is None else self._writer.pid
+        fields = {"server": server, "folder": self._folder, "run": self._run, "writer": pid}
         return Row(_OWNER, "", fields)
 
     async def _settle(self) -> None:
@@ -263,6 +281,7 @@ class KafkaJournal(Journal, Ownership):
         self._writer = None
         writer = await self._upstream.fencing.raise_epoch(_PLACE)
         await self._upstream.fencing.mark(_PLACE, writer)
+        self._check_late(writer)
         latest = time.monotonic() + _SECONDS
         looks = 0
         while not await self._read_on(writer):
@@ -271,6 +290,25 @@ class KafkaJournal(Journal, Ownership):
             looks += 1
             await asyncio.sleep(_BACKOFF.seconds(looks))
         self._writer, self._sequence, self._unsettled = writer, 0, False
+        self._taken_at = time.monotonic()
+
+    def _check_late(self, writer: Writer) -> None:
+        """Wait for late batches under a former producer id, which Kafka does not fence (ADR 15).
+
+        Raises:
+            JournalError: they may still arrive.
+        """
+        former = self._rows.get(_OWNER, {}).get("", {}).get("writer", writer.pid)
+        if former == writer.pid:
+            self._late_until = 0.0
+            return
+        now = time.monotonic()
+        self._late_until = self._late_until or now + LATE_MS / 1000
+        if now < self._late_until:
+            raise JournalError(
+                f"the writer of {SERVED_TOPIC} has another producer id, {writer.pid}; batches sent"
+                f" under the former one may arrive for {self._late_until - now:.0f} s more"
+            )
 
     # ------------------------------------------------------------------ appending
 
