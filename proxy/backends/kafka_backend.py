@@ -233,12 +233,14 @@ class KafkaBackend(Backend):
                 owner = await self._pool.run(ownership.claim)
                 self.waiting = f"standing by: {owner} serves this cluster" if owner else ""
             except OwnershipError as error:
-                owner = str(error)
-                self.waiting = f"standing by: the owner of this cluster is unknown: {owner}"
-            self.standing_by = bool(owner)
-            if not owner:
+                self.waiting = f"standing by: the owner of this cluster is unknown: {error}"
+                LINES.write(_log, "warning", "standing by: the owner of this cluster is unknown",
+                            kind_of(error), error=str(error))  # fmt: skip
+                owner = ""
+            self.standing_by = bool(self.waiting)
+            if not self.waiting:
                 return
-            if owner != logged:
+            if owner and owner != logged:
                 _log.info("standing by: another server serves this cluster", owner=owner)
                 logged = owner
             await asyncio.sleep(_STAND_BY_SECONDS)
