@@ -267,7 +267,8 @@ class App:
             self._settings, self._files, self._pool, self._coordinator_pool
         )
         self._backend = backend
-        backend.acls = None if self._security is None else self._security.kafka_acls
+        if self._security is not None:
+            backend.acls, backend.to_members = self._security.kafka_acls, self._security.to_members
         await backend.open()
         self._engine = Engine(
             backend.store,
@@ -401,6 +402,7 @@ class App:
             [each for each in self._settings.cors_origins.split(",") if each],
             streams_config(self._settings),
             ConsoleSources(self._history, lambda: self._backend.brokers() if self._backend else ()),
+            None if self._security is None else self._security.to_members,
         )  # fmt: skip
         if self._settings.console:
             add_console_page(app)

@@ -58,7 +58,8 @@ def serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a settin
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("Addresses", ("kafka_", "http_", "metrics_", "stream_", "cors_", "console")),
-    ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "sasl_",
+    ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "server_",
+                  "sasl_",
                   "connections_max_reauth_", "acls", "super_", "allow_", "audit_", "quota_",
                   "insecure")),
     ("Kafka as the log", ("log", "upstream", "coordination", "shared", "workers")),

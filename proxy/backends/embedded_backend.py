@@ -1,6 +1,7 @@
 """The base class of backends, and the embedded log."""
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ class Backend(ABC):
         lost: set when another server serves the log, so that this one must end.
         waiting: why `open` waits; empty: it does not.
         acls: gets Kafka's ACLs as soon as Kafka answers; None: they do not count.
+        to_members: TLS of connections to other active servers; None: they have no TLS.
         shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
     """
@@ -63,6 +65,7 @@ class Backend(ABC):
         self.waiting = ""
         self.standing_by = False
         self.acls: KafkaAcls | None = None
+        self.to_members: ssl.SSLContext | None = None
         self.shared: SharedCluster | None = None
 
     @abstractmethod

@@ -153,8 +153,9 @@ class KafkaBackend(Backend):
     def _share(self, coordinator: Coordinator) -> None:
         self._members = coordinator.members(self.cluster_id)
         self.shared = shared_cluster(
-            self._settings, self._files, self._members, coordinator.server, self._coordinator_pool
-        )
+            self._settings, self._files, self._members, coordinator.server, self._coordinator_pool,
+            self.to_members,
+        )  # fmt: skip
 
     async def _wait_for_stranger(self) -> None:
         """Wait until no server without --shared serves this cluster."""

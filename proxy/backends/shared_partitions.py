@@ -1,6 +1,8 @@
 """Builds what a server needs to share a Kafka cluster with other active servers (--shared)."""
 
 import asyncio
+import ssl
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,12 +28,18 @@ _log = structlog.get_logger(__name__)
 
 
 def shared_cluster(
-    settings: Settings, files: Files, members: Members, server: str, pool: IoPool
+    settings: Settings,
+    files: Files,
+    members: Members,
+    server: str,
+    pool: IoPool,
+    tls: ssl.SSLContext | None,
 ) -> SharedCluster:
     """Prepare this server's membership, without joining yet. Blocks.
 
     Parameters:
         server: this server's name, for the operator.
+        tls: of connections to other active servers; None: they have no TLS.
 
     Raises:
         DataFolderError: the server has no node id, and can get none now.
@@ -42,9 +50,10 @@ def shared_cluster(
         node_id = _node_id(files, Path(settings.data_dir), members)
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
-    own = Member(node_id, server, host, port, f"http://{address}")
+    scheme = "http" if tls is None else "https"
+    own = Member(node_id, server, host, port, f"{scheme}://{address}")
     session = settings.zookeeper_session_seconds
-    return SharedCluster(members, own, pool, session, connect=HttpPings)
+    return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))
 
 
 async def check_brokers(cluster: Cluster, setting: str) -> None:

@@ -15,6 +15,7 @@ from proxy.kafka.groups.group_steps import GroupLimits
 from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
 from proxy.security.security_config import (
     ListenerSecurity,
+    MemberSecurity,
     SecurityConfig,
     TlsFiles,
     TokenConfig,
@@ -172,6 +173,7 @@ def security_config(settings: Settings) -> SecurityConfig:
         metrics=metrics,
         mechanisms=_mechanisms(settings) if kafka.login else (),
         tls_files=_tls_files(settings) if kafka.tls or http.tls or metrics.tls else None,
+        members=_member_security(settings, http),
         mapping_rules=settings.ssl_principal_mapping_rules,
         acls=settings.acls != "off",
         acls_of_kafka=settings.acls == "kafka",
@@ -220,6 +222,25 @@ def _tls_files(settings: Settings) -> TlsFiles:
         certificate, key, settings.ssl_key_password.get_secret_value(), settings.ssl_client_ca,
         settings.ssl_client_auth,
     )  # fmt: skip
+
+
+def _member_security(settings: Settings, http: ListenerSecurity) -> MemberSecurity | None:
+    principals = tuple(filter(None, settings.server_principals.split(";")))
+    if not (settings.shared and http.tls):
+        if principals:
+            raise DataFolderError(
+                "--server-principals needs --shared, and --http-security-protocol SSL or SASL_SSL:"
+                " active servers know one another by TLS"
+            )
+        return None
+    if not principals or settings.ssl_client_auth == "none":
+        raise DataFolderError(
+            "--shared with TLS on the HTTP listener needs --server-principals, --ssl-client-ca, and"
+            " --ssl-client-auth requested or required: active servers send requests on to one"
+            " another, and know one another by their certificates"
+        )
+    host, _ = split_address(settings.http_advertise or settings.http_listen)
+    return MemberSecurity(frozenset(each.removeprefix("User:") for each in principals), host)
 
 
 def _token_config(settings: Settings) -> TokenConfig | None:

@@ -212,6 +212,11 @@ class Settings(BaseSettings):
     ssl_principal_mapping_rules: Annotated[str, AfterValidator(_is_mapping_rules)] = Field(
         "DEFAULT", description="RULE:PATTERN/REPLACEMENT/,...: users of clients' certificates"
     )
+    server_principals: Annotated[str, AfterValidator(_is_principal_list)] = Field(
+        "",
+        description="User:NAME;...: the active servers, by their certificates (with shared, and TLS"
+        " on the HTTP listener)",
+    )
     sasl_enabled_mechanisms: Annotated[str, AfterValidator(_is_mechanism_list)] = Field(
         "SCRAM-SHA-256,SCRAM-SHA-512",
         description="of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN and OAUTHBEARER",
@@ -424,9 +429,6 @@ class Settings(BaseSettings):
     def _has_what_it_shares(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
         if value and (info.data.get("log") != "kafka" or info.data.get("zookeeper") is None):
             raise ValueError("needs log=kafka and zookeeper: without, there is nothing to share")
-        if value and info.data.get("http_security_protocol") != "PLAINTEXT":
-            # Servers send requests on to each other over HTTP, and have no login of their own.
-            raise ValueError("needs http_security_protocol=PLAINTEXT for now")
         return value
 
     @field_validator("workers")

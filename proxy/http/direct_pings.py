@@ -15,7 +15,7 @@ from pidlease.engine.engine import Engine
 from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.http_api.problems import Problem
 from proxy.http.errors import refusal
-from proxy.http.owner_requests import FORWARDED
+from proxy.http.forwarding_headers import FORWARDED
 
 _MARK: Final = FORWARDED.encode()
 

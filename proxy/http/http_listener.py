@@ -1,5 +1,6 @@
 """Adds the routes of the API to the application of the HTTP port."""
 
+import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +85,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     origins: Sequence[str] = (),
     streams: StreamsConfig | None = None,
     console: ConsoleSources | None = None,
+    to_members: ssl.SSLContext | None = None,
 ) -> HttpApi:
     """Serve leases, producers' states, topics with their settings, records, and streams.
 
@@ -94,8 +96,9 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
 
         streams: how streams are served.
         console: what operators' routes show beside the engine.
+        to_members: TLS of connections to other active servers; None: they have no TLS.
     """
-    owners = OwnerRequests(engine)
+    owners = OwnerRequests(engine, to_members)
     records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
     config = streams or StreamsConfig()
     stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)

@@ -18,8 +18,9 @@ from pidlease.http_api.lease_messages import (
 from pidlease.http_api.problems import Problem
 from proxy.http.current_caller import require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
+from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.openapi import JSON_BODY, refusals
-from proxy.http.owner_requests import FORWARDED, OwnerRequests
+from proxy.http.owner_requests import OwnerRequests
 
 #: Leases granted before other tasks run.
 _AT_ONCE: Final = 100

@@ -4,6 +4,7 @@ A load balancer hides the servers, so clients reach any of them. A redirect woul
 many clients drop their credentials when they follow one.
 """
 
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from http import HTTPStatus
@@ -24,13 +25,12 @@ from pidlease.engine.named_leases import NameBusyError
 from pidlease.http_api.lease_messages import LeaseAnswer
 from pidlease.http_api.problems import Problem
 from proxy.http.errors import refusal
+from proxy.http.forwarding_headers import FORWARDED, marked_headers, sent_on_headers
 from proxy.http.request_memory import HeldBytes
 
 if TYPE_CHECKING:
     import httpx
 
-#: Marks a request that another active server has sent on.
-FORWARDED: Final = "pidlease-forwarded"
 #: The response's header with the name of the owner.
 _OWNER: Final = "Pidlease-Owner"
 #: Headers of a request that are sent on; none of them is about the connection.
@@ -48,6 +48,17 @@ _SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 
 
+def other_tls(member: Member, tls: ssl.SSLContext | None) -> str:
+    """Return why nothing is sent to a member: only one of the servers has TLS; empty: it may be."""
+    if member.http_url.startswith("https:") == (tls is not None):
+        return ""
+    return (
+        f"{member.server} is at {member.http_url}, and this server has"
+        f" {'TLS' if tls is not None else 'no TLS'}: all active servers need the same"
+        " --http-security-protocol"
+    )
+
+
 class OwnerUnreachableError(Exception):
     """The owner of a partition does not answer, or is unknown."""
 
@@ -57,15 +68,18 @@ class OwnerRequests:
 
     Parameters:
         engine: returns the engine; None while there is none yet.
+        tls: of connections to other servers; None: they have no TLS.
         transport: for tests; None: the network.
     """
 
     def __init__(
         self,
         engine: Callable[[], Engine | None],
+        tls: ssl.SSLContext | None = None,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
         self._engine: Final = engine
+        self._tls: Final = tls
         self._transport: Final = transport
         #: By address. Each has connections of its own: one that hangs holds up no other.
         self._clients: Final[dict[str, httpx.AsyncClient]] = {}
@@ -124,7 +138,7 @@ class OwnerRequests:
                 client = await self._connected(member)
                 found = await client.request(
                     request.method, member.http_url + request.url.path, json=change,
-                    headers={FORWARDED: "1"},
+                    headers=sent_on_headers(),
                 )  # fmt: skip
         except (SilentError, httpx.HTTPError, OSError) as error:
             raise OwnerUnreachableError(
@@ -148,8 +162,9 @@ class OwnerRequests:
             owner = self._owner(partition)
             async with self._answering(owner):
                 client = await self._connected(owner)
+                # The client's right to the lease was checked here: the question is this server's.
                 response = await client.post(
-                    f"{owner.http_url}/v1/leases", json=wanted.body(), headers={FORWARDED: "1"}
+                    f"{owner.http_url}/v1/leases", json=wanted.body(), headers=marked_headers()
                 )
         except (OwnerUnreachableError, SilentError, httpx.HTTPError, OSError) as error:
             raise NameBusyError(f"the owner of {partition} cannot be asked now: {error}") from error
@@ -204,7 +219,7 @@ class OwnerRequests:
 
         client = await self._connected(owner)
         request = client.build_request(
-            method, owner.http_url + target, content=body, headers={**headers, FORWARDED: "1"}
+            method, owner.http_url + target, content=body, headers={**headers, **sent_on_headers()}
         )
         try:
             async with self._answering(owner):
@@ -228,9 +243,15 @@ class OwnerRequests:
         return nullcontext() if shared is None else shared.pings.while_answering(member.node_id)
 
     async def _connected(self, member: Member) -> "httpx.AsyncClient":
-        """Return the connections to a member; close those to servers that are none any more."""
+        """Return the connections to a member; close those to servers that are none any more.
+
+        Raises:
+            OwnerUnreachableError: only one of the two servers has TLS.
+        """
         import httpx  # noqa: PLC0415 - only several active servers need it
 
+        if reason := other_tls(member, self._tls):
+            raise OwnerUnreachableError(reason)
         found = self._clients.get(member.http_url)
         if found is not None:
             return found
@@ -245,7 +266,7 @@ class OwnerRequests:
             ),
             transport=self._transport,
             trust_env=False,
-            verify=False,  # noqa: S501 - members are reached by http only
+            verify=self._tls or False,  # without TLS, members are reached by http only
         )
         for each in [self._clients.pop(url) for url in gone]:
             await each.aclose()

@@ -6,6 +6,7 @@ second attempt follows, because a server closes connections when it stops or is 
 
 import asyncio
 import re
+import ssl
 from http import HTTPStatus
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -19,7 +20,8 @@ from pidlease.core.liveness import SILENT_TICKS, TICK_SECONDS, PeerReport
 from pidlease.engine.member_pings import PingOutcome
 from pidlease.http_api.ping_messages import PING_PATH, PingAnswer
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.http.owner_requests import FORWARDED
+from proxy.http.forwarding_headers import FORWARDED
+from proxy.http.owner_requests import other_tls
 
 #: So long after a closed or refused connection the second attempt is made.
 _AGAIN_SECONDS: Final = 0.05
@@ -30,9 +32,15 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d{1,5})\r\n", re.IGNORECAS
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 #: The process is no member, or another one: nothing serves there.
 _NOT_SERVING: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.MISDIRECTED_REQUEST)
+#: The member does not know this server as one.
+_NOT_KNOWN: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 _log = structlog.get_logger(__name__)
+
+
+class _StrangerError(OSError):
+    """The member and this server do not know each other as servers."""
 
 
 class _Answer(NamedTuple):
@@ -50,6 +58,8 @@ class _Channel(asyncio.Protocol):
         #: Of the request in flight.
         self.answer: asyncio.Future[_Answer] | None = None
         self.lost: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        #: Why it is lost.
+        self.ended: OSError = ConnectionResetError("the connection was closed")
         self._received = b""
 
     @override
@@ -82,8 +92,10 @@ class _Channel(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self.ended = exc  # the member's alert: it does not accept this server's certificate
         if self.answer is not None and not self.answer.done():
-            self.answer.set_exception(ConnectionResetError("the connection was closed"))
+            self.answer.set_exception(self.ended)
         if not self.lost.done():
             self.lost.set_result(None)
 
@@ -97,9 +109,14 @@ class HttpPings:
 
     Parameters:
         outcome: gets what became of pings.
+        tls: of the connection; None: it has no TLS.
     """
 
-    def __init__(self, member: Member, outcome: PingOutcome) -> None:
+    def __init__(
+        self, member: Member, outcome: PingOutcome, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._member: Final = member
+        self._tls: Final = tls
         self._outcome: Final = outcome
         self._version = -1
         #: Whether a ping has followed a closed connection since `ping` was called.
@@ -136,6 +153,12 @@ class HttpPings:
         try:
             async with asyncio.timeout(_SECONDS):
                 found = await self._twice()
+        except (_StrangerError, ssl.SSLError) as error:
+            # It lives, so its slots do not move at once; but nothing can be sent to it.
+            LINES.write(_log, "error", "a server and this one do not accept each other",
+                        (self._member.server, str(error)), server=self._member.server,
+                        http=self._member.http_url, reason=str(error))  # fmt: skip
+            self._leave()
         except OSError:
             self._leave()  # silent
         except asyncio.CancelledError:
@@ -173,9 +196,16 @@ class HttpPings:
         Raises:
             OSError: it cannot be reached, for another reason.
         """
+        if reason := other_tls(self._member, self._tls):
+            raise _StrangerError(reason)
         for last in (False, True):
             try:
                 found = await self._once()
+                if found.status in _NOT_KNOWN:
+                    raise _StrangerError(
+                        f"it responds {found.status}; its --server-principals have no user of this"
+                        " server's certificate"
+                    )
                 if found.status not in _NOT_SERVING:
                     return found
             except ConnectionError:
@@ -189,11 +219,15 @@ class HttpPings:
         channel = self._channel
         if channel is None or channel.lost.done():
             loop = asyncio.get_running_loop()
-            _, channel = await loop.create_connection(_Channel, self._host, self._port)
+            _, channel = await loop.create_connection(
+                _Channel, self._host, self._port, ssl=self._tls
+            )
             self._channel = channel
             channel.lost.add_done_callback(self._on_lost)
         if channel.transport is None:
             raise AssertionError("the connection is made")
+        if channel.lost.done():
+            raise channel.ended
         channel.answer = asyncio.get_running_loop().create_future()
         channel.transport.write(f"{self._head}{self._version}{self._rest}".encode())
         return await channel.answer

@@ -191,7 +191,6 @@ class RecordRoutes:
             body = await read_body(request.receive, announced, self.bytes_max, held)
             batch = await self.maker.make(build, body, named, self.service().engine.pool)
             held.more(len(batch.data))
-            count_batch(len(body), len(batch.data))
             # The server may be stopping, or the topic deleted since.
             service = self.service()
             number = partition
@@ -203,6 +202,7 @@ class RecordRoutes:
                 if partition is None:  # its key may have been sent elsewhere meanwhile
                     number = self._chosen(service, topic, batch, body)
                     found = service.engine.partition(topic, number) or found
+            count_batch(len(body), len(batch.data))  # the owner does, if that is another server
             del body
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable

@@ -28,6 +28,7 @@ from proxy.security.token_validator import TokenValidator
 
 if TYPE_CHECKING:
     from proxy.security.kafka_acls import KafkaAcls
+    from proxy.security.member_certificates import MemberContext
 
 #: How often the files are looked at.
 _WATCH_SECONDS: Final = 1.0
@@ -97,7 +98,9 @@ class Security:
         """
         config = self.config
         if config.tls_files is not None and any(each.tls for each in config.listeners):
-            self.certificates = await asyncio.to_thread(ServerCertificates, config.tls_files)
+            self.certificates = await asyncio.to_thread(
+                ServerCertificates, config.tls_files, config.members, self.mapper
+            )
         try:
             await asyncio.to_thread(self.audit.start)
             self._marks = await asyncio.to_thread(self._present_marks)
@@ -108,6 +111,11 @@ class Security:
         except (OSError, EntryFileError) as error:
             raise SecurityError(str(error)) from error
         self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def to_members(self) -> "MemberContext | None":
+        """The TLS context of connections to other active servers; None: they have no TLS."""
+        return None if self.certificates is None else self.certificates.to_members
 
     async def close(self) -> None:
         """Stop watching, and write the rest of the audit log."""

@@ -31,6 +31,18 @@ class TlsFiles(NamedTuple):
     client_auth: ClientAuth = "none"
 
 
+class MemberSecurity(NamedTuple):
+    """How active servers that share a cluster know one another: by their certificates.
+
+    Attributes:
+        users: those of the servers' certificates.
+        host: where the others reach this server; its certificate is for this host.
+    """
+
+    users: frozenset[str]
+    host: str
+
+
 class TokenConfig(NamedTuple):
     """What tokens must be.
 
@@ -76,6 +88,7 @@ class SecurityConfig:
         metrics: of the listener for metrics and health alone, if there is one.
         mechanisms: of SASL.
         tls_files: needed if a listener has TLS.
+        members: of active servers; None: there are no others, or HTTP has no TLS.
         mapping_rules: `ssl.principal.mapping.rules`.
         acls: whether ACLs count.
         acls_of_kafka: whether these are Kafka's own, and not those of the file.
@@ -94,6 +107,7 @@ class SecurityConfig:
     metrics: ListenerSecurity = field(default_factory=ListenerSecurity)
     mechanisms: tuple[str, ...] = ()
     tls_files: TlsFiles | None = None
+    members: MemberSecurity | None = None
     mapping_rules: str = "DEFAULT"
     acls: bool = False
     acls_of_kafka: bool = False

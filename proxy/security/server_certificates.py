@@ -1,4 +1,6 @@
-"""The TLS contexts of the listeners, made anew when a file of them changes.
+"""The TLS contexts of the listeners, and of connections to other active servers.
+
+They are made anew when a file of them changes.
 
 The listeners keep one context for good. For each connection its `sni_callback`, which runs with and
 without SNI, puts in the newest one. So a new certificate counts for new connections without a
@@ -13,7 +15,9 @@ from typing import Any, Final
 import structlog
 
 from proxy.security.alerted_handshake import AlertedHandshake
-from proxy.security.security_config import SecurityError, TlsFiles
+from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.member_certificates import MemberContext, make_member_context
+from proxy.security.security_config import MemberSecurity, SecurityError, TlsFiles
 
 _log = structlog.get_logger(__name__)
 
@@ -51,18 +55,28 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class ServerCertificates:
-    """The context of the listeners.
+    """The context of the listeners, and the one for connections to other active servers.
 
     Parameters:
         files: the files of TLS.
+        members: how active servers know one another; None: there are no others.
+        mapper: makes users of certificates.
+
+    Attributes:
+        to_members: for connections to other active servers; None: there are none.
 
     Raises:
         SecurityError: a file cannot be used.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(
+        self, files: TlsFiles, members: MemberSecurity | None, mapper: PrincipalMapper
+    ) -> None:
         self._files: Final = files
-        self._newest = make_context(files)
+        self._members: Final = members
+        self._mapper: Final = mapper
+        self.to_members: Final = None if members is None else MemberContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._renew()
         #: For `create_server`.
         self.context: Final = make_context(files)
         self.context.sni_callback = self._put_newest
@@ -77,12 +91,25 @@ class ServerCertificates:
     def reload(self) -> None:
         """Read the files again; if one cannot be used, the previous context stays. Blocks."""
         try:
-            self._newest = make_context(self._files)
+            self._renew()
         except SecurityError as error:
             _log.error("the certificates were not reloaded; the previous ones stay in force",
                        error=str(error))  # fmt: skip
             return
         _log.info("certificates reloaded", certificate=str(self._files.certificate))
+
+    def _renew(self) -> None:
+        """Make both contexts of the files, or change nothing.
+
+        Raises:
+            SecurityError: a file cannot be used.
+        """
+        newest = make_context(self._files)
+        if self.to_members is not None and self._members is not None:
+            self.to_members.newest = make_member_context(
+                self._files, newest, self._members, self._mapper
+            )
+        self._newest = newest
 
     def _put_newest(self, connection: Any, name: str | None, context: Any) -> None:  # noqa: ANN401, ARG002 - ssl's callback
         connection.context = self._newest

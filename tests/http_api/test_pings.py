@@ -19,8 +19,8 @@ from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import ping_connection
 from proxy.http.direct_appends import wrap
+from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.http_listener import add_http_api
-from proxy.http.owner_requests import FORWARDED
 from proxy.http.ping_connection import HttpPings
 from proxy.ops.http_metrics import HttpCounts, HttpMetrics
 

@@ -19,7 +19,8 @@ from pidlease.engine.member_pings import MemberPings
 from pidlease.engine.named_leases import NameBusyError
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import owner_requests
-from proxy.http.owner_requests import FORWARDED, OwnerRequests
+from proxy.http.forwarding_headers import FORWARDED
+from proxy.http.owner_requests import OwnerRequests
 from proxy.http.request_batch import _NAMES
 
 
@@ -35,7 +36,7 @@ async def test_no_header_of_an_append_is_left_out() -> None:
     pings = MemberPings(1, None, lambda: None)
     shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
     engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-    owners = OwnerRequests(lambda: engine, httpx.MockTransport(serve))
+    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
     given = dict.fromkeys(_NAMES, b"7")
     request = Request({
         "type": "http", "method": "POST", "path": "/v1/topics/t/partitions/0/records",
@@ -123,7 +124,7 @@ async def test_a_request_to_an_owner_that_does_not_answer_pings_ends_at_once() -
         node_id=1, owner_of=lambda _: owner, view=SimpleNamespace(members={2: owner}), pings=pings
     )
     engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-    owners = OwnerRequests(lambda: engine, httpx.MockTransport(hang))
+    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(hang))
     path = "/v1/topics/t/partitions/0/records"
     request = Request({
         "type": "http", "method": "GET", "path": path, "query_string": b"", "scheme": "http",

@@ -16,8 +16,9 @@ from pidlease.coordination.members import Member
 from pidlease.core.slots import SLOTS, slot_of
 from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.http_api.problems import Problem
+from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.http_listener import add_http_api
-from proxy.http.owner_requests import FORWARDED, OwnerRequests
+from proxy.http.owner_requests import OwnerRequests
 from tests.http_api.openapi_check import openapi_hooks
 from tests.sim.pool import SeededPool
 from tests.unit.engine.shared_memory import Coordinator, Link
@@ -43,14 +44,14 @@ async def servers(
     found = []
 
     class Reaching(OwnerRequests):
-        def __init__(self, engine: Any) -> None:
+        def __init__(self, engine: Any, tls: Any) -> None:
             async def pass_on(request: httpx.Request) -> httpx.Response:
                 app = apps.get(request.url.host)
                 if app is None:
                     raise httpx.ConnectError("refused")
                 return await httpx.ASGITransport(app).handle_async_request(request)
 
-            super().__init__(engine, httpx.MockTransport(pass_on))
+            super().__init__(engine, tls, httpx.MockTransport(pass_on))
 
     monkeypatch.setattr("proxy.http.http_listener.OwnerRequests", Reaching)
     async with AsyncExitStack() as stack:

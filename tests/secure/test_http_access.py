@@ -18,9 +18,9 @@ from pidlease.http_api.ping_messages import PING_PATH
 from proxy.http.access.http_access import HttpAccess
 from proxy.http.access.route_rights import RouteRights
 from proxy.http.direct_appends import wrap
+from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import PEER_CERTIFICATE
-from proxy.http.owner_requests import FORWARDED
 from proxy.ops.ops_api import ops_app
 from proxy.security.acls import Acl, Operation, Permission, ResourceKind
 from proxy.security.security_config import ListenerSecurity, SecurityConfig

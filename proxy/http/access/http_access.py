@@ -11,7 +11,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.http_api.problems import Problem
-from proxy.http.access.request_access import Admission, RequestAccess, Unknown, host_of
+from proxy.http.access.request_access import (
+    Admission,
+    RequestAccess,
+    Sender,
+    Unknown,
+    host_of,
+)
 from proxy.http.access.route_rights import RouteRights
 from proxy.http.current_caller import QuotaExceededError, no_right_to
 from proxy.http.errors import refusal, too_much_used
@@ -51,7 +57,7 @@ class HttpAccess:
             await self._app(scope, receive, send)
             return
         found = self._rights.find(scope)
-        if found is not None and found[0].public:
+        if found is not None and found[0].public and not self._access.is_of_server(scope):
             await self._public(scope, receive, send)
             return
         try:
@@ -61,9 +67,9 @@ class HttpAccess:
             await refusal(Problem.OVERLOADED, text)(scope, receive, send)
             return
         if isinstance(known, Unknown):
-            await self._unknown(host_of(scope), known)(scope, receive, send)
+            await self._unknown(scope, known)(scope, receive, send)
             return
-        if found is None:
+        if found is None or (known.sender is Sender.SERVER and not found[0].of_servers):
             # A path or method that no rule is about, whether it exists or not.
             await self._refused(scope, known.caller, "no rule")(scope, receive, send)
             return
@@ -116,9 +122,11 @@ class HttpAccess:
             counted = meter.send(scope, receive, checked, check)
             await self._app(scope, meter.receive(receive), counted)
 
-    def _unknown(self, host: str, unknown: Unknown) -> Response:
-        principal, reason = unknown
-        self._security.audit.write("login", principal, host, "HTTP", "http", reason)
+    def _unknown(self, scope: Scope, unknown: Unknown) -> Response:
+        principal, reason, problem = unknown
+        self._security.audit.write("login", principal, host_of(scope), "HTTP", "http", reason)
+        if problem is Problem.NOT_AUTHORIZED:
+            return refusal(problem, "only an active server may send this")
         schemes = 'Basic realm="pidlease", charset="UTF-8"'
         if self._security.tokens is not None:
             schemes += ', Bearer realm="pidlease"'

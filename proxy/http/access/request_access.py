@@ -2,20 +2,26 @@
 
 A client is known by Basic (RFC 7617), by Bearer (RFC 6750), or by its certificate. Most decisions
 need no wait: the password was right a moment ago, or the key of the token is known.
+
+A request of another active server is marked, and the server is known by its certificate alone. It
+has the client of a request that it sends on, or asks for itself.
 """
 
 import time
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from starlette.types import Scope
 
 from pidlease.engine.leases.lease_owners import USER
+from pidlease.http_api.problems import Problem
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights, RouteRule
 from proxy.http.current_caller import CALLER, HttpCaller
+from proxy.http.forwarding_headers import CLIENT, FORWARDED, client_of
 from proxy.http.http_protocol import PEER_CERTIFICATE
 from proxy.security.authorizer import Caller
 from proxy.security.certificate_names import distinguished_name
@@ -26,17 +32,34 @@ _FOREVER: Final = float("inf")
 _CREDENTIALS_BYTES_MAX: Final = 40_000
 
 
+#: Only other active servers send these headers.
+_OF_SERVERS: Final = (FORWARDED.encode(), CLIENT.encode())
+
+
+class Sender(Enum):
+    """The sender of a request."""
+
+    CLIENT = auto()
+    #: Another active server, for the client that has sent it to that server.
+    SERVER_FOR_CLIENT = auto()
+    #: Another active server, for itself.
+    SERVER = auto()
+
+
 class Known(NamedTuple):
     """A known client.
 
     Attributes:
         user: the user that gave a password; empty: the client is known otherwise.
         expires: when the login ends, in s since 1970.
+        sender: of the request. The login of a client is checked by the server that it has sent the
+            request to.
     """
 
     caller: Caller
     user: str = ""
     expires: float = _FOREVER
+    sender: Sender = Sender.CLIENT
 
 
 class Unknown(NamedTuple):
@@ -44,6 +67,7 @@ class Unknown(NamedTuple):
 
     principal: str
     reason: str
+    problem: Problem = Problem.LOGIN_REQUIRED
 
 
 class _Password(NamedTuple):
@@ -68,7 +92,7 @@ class Admission:
         meter: counts it for the client's quotas.
     """
 
-    __slots__ = ("_known", "_scope", "_security", "meter", "needs")
+    __slots__ = ("_authorizer", "_known", "_scope", "_security", "meter", "needs")
 
     def __init__(
         self, security: Security, known: Known, rule: RouteRule, needs: Needs, scope: Scope
@@ -76,8 +100,12 @@ class Admission:
         self._security: Final = security
         self._scope: Final = scope
         self._known: Final = known
-        self.needs: Final = needs
-        self.meter: Final = RequestMeter(security.quotas, self.user, rule.traffic)
+        for_itself = known.sender is Sender.SERVER
+        self._authorizer: Final = None if for_itself else security.authorizer
+        self.needs: Final = () if for_itself else needs
+        self.meter: Final = RequestMeter(
+            security.quotas, self.user, rule.traffic, sent_on=known.sender is not Sender.CLIENT
+        )
 
     @property
     def caller(self) -> Caller:
@@ -91,7 +119,7 @@ class Admission:
 
     def is_valid(self) -> bool:
         """Whether the client still has its login and its rights. A refusal is not audited."""
-        known, authorizer = self._known, self._security.authorizer
+        known, authorizer = self._known, self._authorizer
         if known.expires < time.time() or (known.user and not self._exists(known.user)):
             return False
         return authorizer is None or all(
@@ -114,7 +142,7 @@ class Admission:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """Let code that runs meanwhile know the client."""
-        caller = HttpCaller(self.caller, self._security.authorizer, self.meter.count_produced)
+        caller = HttpCaller(self.caller, self._authorizer, self.meter.count_produced)
         token = CALLER.set(caller)
         user = USER.set(self.user)
         try:
@@ -145,11 +173,18 @@ class RequestAccess:
         self._security: Final = security
         self._rights: Final = rights
         self._login: Final = login
+        members = security.config.members
+        #: The users of other active servers; none: servers do not know one another.
+        self._servers: Final[frozenset[str]] = frozenset() if members is None else members.users
+
+    def is_of_server(self, scope: Scope) -> bool:
+        """Whether a request is marked as one of another active server, so that no other may be."""
+        return bool(self._servers) and any(name in _OF_SERVERS for name, _ in scope["headers"])
 
     def admit_now(self, scope: Scope) -> Admission | None:
         """Admit a request; None: it is refused, or this needs a wait. Nothing is counted yet."""
         found = self._rights.find(scope)
-        if found is None or found[0].public:
+        if found is None or found[0].public or self.is_of_server(scope):
             return None
         known = self._known_now(scope)
         if not isinstance(known, Known):
@@ -177,14 +212,15 @@ class RequestAccess:
 
     def _known_now(self, scope: Scope) -> Known | Unknown | _Password | _Token:
         """Return the client, or the part of the login that needs a wait."""
+        if self.is_of_server(scope):
+            return self._by_server(scope)
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if len(given) > 1 or any(len(each) > _CREDENTIALS_BYTES_MAX for each in given):
             return Unknown("", "more than one Authorization, or a long one")
         if given and self._login:
             return self._by_header(scope, given[0].decode("latin-1"))
-        certificate = scope.get("state", {}).get(PEER_CERTIFICATE)
-        if certificate:
-            name = distinguished_name(certificate)
+        name = _certificate_name(scope)
+        if name is not None:
             user = self._security.mapper.user(name)
             if user is None:
                 return Unknown("", f"no rule for the certificate of {name}")
@@ -192,6 +228,23 @@ class RequestAccess:
         if self._login:
             return Unknown("", "no Authorization")
         return Known(Caller(ANONYMOUS, host_of(scope)))
+
+    def _by_server(self, scope: Scope) -> Known | Unknown:
+        """Return the client of a marked request: another active server, or the client of that."""
+        name = _certificate_name(scope)
+        user = None if name is None else self._security.mapper.user(name)
+        if user not in self._servers or user is None:
+            reason = f"no active server: {name or 'no certificate'}"
+            return Unknown("", reason, Problem.NOT_AUTHORIZED)
+        named = [value for header, value in scope["headers"] if header == CLIENT.encode()]
+        if not named:
+            server = Caller(principal_of(user), host_of(scope))
+            return Known(server, sender=Sender.SERVER)
+        client = client_of(named[0]) if len(named) == 1 else None
+        if client is None:
+            reason = f"{CLIENT} names no client"
+            return Unknown(principal_of(user), reason, Problem.NOT_AUTHORIZED)
+        return Known(client, sender=Sender.SERVER_FOR_CLIENT)
 
     def _by_header(self, scope: Scope, given: str) -> Known | Unknown | _Password | _Token:
         scheme, _, value = given.partition(" ")
@@ -213,6 +266,11 @@ class RequestAccess:
         except (TokenError, ValueError) as error:
             return _refused(error)
         return Unknown("", "another scheme of Authorization")
+
+
+def _certificate_name(scope: Scope) -> str | None:
+    certificate = scope.get("state", {}).get(PEER_CERTIFICATE)
+    return distinguished_name(certificate) if certificate else None
 
 
 def _of_password(scope: Scope, user: str, *, right: bool) -> Known | Unknown:

@@ -30,12 +30,17 @@ class RequestMeter:
         quotas: those in force.
         user: the client's.
         traffic: what the request's or the response's bytes count for.
+        sent_on: whether another active server has sent the request on. That one counts the request
+            and all bytes but those by which a batch is larger than its body, since it makes none.
     """
 
-    def __init__(self, quotas: Quotas, user: str, traffic: Traffic) -> None:
+    def __init__(
+        self, quotas: Quotas, user: str, traffic: Traffic, *, sent_on: bool = False
+    ) -> None:
         self._quotas: Final = quotas
         self._user: Final = user
         self._traffic: Final = traffic
+        self._sent_on: Final = sent_on
         self._refused = False
         self._streams = False
 
@@ -49,7 +54,7 @@ class RequestMeter:
         Raises:
             QuotaExceededError: the client owes something.
         """
-        buckets = self.buckets()
+        buckets = None if self._sent_on else self.buckets()
         if buckets is None:
             return
         now = monotonic()
@@ -112,7 +117,7 @@ class RequestMeter:
 
     def receive(self, receive: Receive) -> Receive:
         """Return a function that counts what it receives."""
-        if self._traffic != "produced":
+        if self._traffic != "produced" or self._sent_on:
             return receive
 
         async def counted() -> Message:
@@ -129,7 +134,7 @@ class RequestMeter:
         Parameters:
             check: raises an error if a response that waits must end.
         """
-        if self._traffic != "fetched":
+        if self._traffic != "fetched" or self._sent_on:
             return send
 
         async def counted(message: Message) -> None:

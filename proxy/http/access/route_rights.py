@@ -26,6 +26,7 @@ class RouteRule(NamedTuple):
         path: matches the whole path.
         needs: what a request needs, by its path's groups and its scope.
         public: whether the path needs no login.
+        of_servers: whether active servers send it for themselves, and need no right then.
         in_route: what the route checks itself, since it depends on the body; for people.
         traffic: for which quota bytes count.
     """
@@ -34,6 +35,7 @@ class RouteRule(NamedTuple):
     path: re.Pattern[str]
     needs: Callable[[re.Match[str], Scope], Needs]
     public: bool = False
+    of_servers: bool = False
     in_route: str = ""
     traffic: Traffic = ""
 
@@ -72,7 +74,7 @@ _ALTER: Final = Operation.ALTER_CONFIGS
 _RULES: Final = (
     RouteRule(_READS, _path("/healthz"), _none, public=True),
     RouteRule(_READS, _path("/readyz"), _none, public=True),
-    RouteRule(("GET",), _path(PING_PATH), _none, public=True),
+    RouteRule(("GET",), _path(PING_PATH), _none, public=True, of_servers=True),
     RouteRule(("GET",), _path("/metrics"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/status"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/servers"), _cluster(Operation.DESCRIBE)),
@@ -86,7 +88,7 @@ _RULES: Final = (
     RouteRule(_READS, _path("/(?:console/[^/]+)?"), _none),
     RouteRule(_READS, _path("/docs"), _none),
     RouteRule(_READS, _path(r"/openapi\.json"), _none),
-    RouteRule(("POST",), _path("/v1/leases"), _none,
+    RouteRule(("POST",), _path("/v1/leases"), _none, of_servers=True,
               in_route="Write on the name, or IdempotentWrite; Describe on the topic"),
     RouteRule(("POST",), _path("/v1/leases/batch"), _none, in_route="the same for each lease"),
     RouteRule(("GET",), _path("/v1/producers"), _producers),
