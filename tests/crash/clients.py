@@ -232,8 +232,9 @@ class LibrdkafkaLoad(LibrdkafkaClient[Ledger]):
     """Random records for the partitions of a topic."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, random: Random, name: str = "librdkafka"
-    ) -> None:
+        self, bootstrap: str, topic: str, partitions: int, random: Random, name: str = "librdkafka",
+        security: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         ledger = Ledger(name)
         super().__init__(
             ledger, _random_bursts(ledger, topic, partitions, random, 12), bootstrap,
@@ -242,6 +243,7 @@ class LibrdkafkaLoad(LibrdkafkaClient[Ledger]):
                 "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20, "retry.backoff.max.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 50, "log_level": 0,
+                **(security or {}),
             },
         )  # fmt: skip
 

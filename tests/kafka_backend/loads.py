@@ -12,7 +12,7 @@ from tests.crash.clients import _PAUSE_S, ClientThread
 from tests.crash.ledger import Ledger
 from tests.http_api.appending import RAW, path_of, producer
 
-_TIMEOUT_S: Final = 20.0
+TIMEOUT_S: Final = 20.0
 _RETRY_S: Final = 0.05
 #: Not stored, or not known to be: the same request comes again.
 _RETRIABLE: Final = (404, 421, 503)
@@ -28,6 +28,7 @@ class HttpLoad(ClientThread[Ledger]):
         self._partitions = partitions
         self._random = random
         self._connection: http.client.HTTPConnection | None = None
+        self.login: dict[str, str] = {}
         self.duplicates = 0
 
     def work(self) -> None:
@@ -41,14 +42,16 @@ class HttpLoad(ClientThread[Ledger]):
             seqs[partition] += 1
             time.sleep(_PAUSE_S * self._random.random())
 
+    def connected(self) -> http.client.HTTPConnection:
+        """A new connection."""
+        return http.client.HTTPConnection(LOOPBACK, self._server.http_port, timeout=TIMEOUT_S)
+
     def _append(self, partition: int, seq: int, value: bytes) -> bool:
-        headers: dict[str, Any] = {**RAW, **producer("http-load", 0, seq)}
+        headers: dict[str, Any] = {**RAW, **self.login, **producer("http-load", 0, seq)}
         path = path_of(self._topic, partition)
         try:
             if self._connection is None:
-                self._connection = http.client.HTTPConnection(
-                    LOOPBACK, self._server.http_port, timeout=_TIMEOUT_S
-                )
+                self._connection = self.connected()
             self._connection.request("POST", path, value, headers)
             answer = self._connection.getresponse()
             content = answer.read()

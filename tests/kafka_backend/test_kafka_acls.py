@@ -24,8 +24,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from proxy.security.acls import Operation, ResourceKind
 from tests.clients.tools import run_tool
+from tests.crash.lives import HANG_S, get_on
+from tests.crash.readback import consume
 from tests.crash.relay import Middle, Side, until_one_ends
+from tests.crash.seeds import new_random
+from tests.http_api.appending import path_of
+from tests.kafka_backend.secured_servers import SecuredPair, secured_pair
 from tests.secure.secured import PASSWORDS, allow, write_acls, write_users
+from tests.servers.authority import Authority, needs_openssl
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, not_started
 from tests.servers.test_kafka_server import needs_kafka
@@ -34,6 +40,7 @@ from tests.servers.waiting import WAIT_S, until
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _TOPICS: Final = ("tool", "straight", "straight-not", "away", "away-not", "file", "refused")
+_PARTITIONS: Final = 4
 _NO_TOPIC_RIGHT: Final = 29
 _NO_CLUSTER_RIGHT: Final = 31
 _BROKER_NOT_AVAILABLE: Final = 8
@@ -319,6 +326,76 @@ def test_while_kafka_is_away_the_last_rules_stay(running: _Running) -> None:
     until(lambda: running.topics("alice") == set(), "the rules of now")
     until(lambda: _READ_AGAIN in log(), "the log to say so")
     until(lambda: running.server.metric("pidlease_acls_age_seconds") < age, "young ACLs")
+
+
+@needs_openssl
+@pytest.mark.timeout(900)
+def test_active_servers_that_know_one_another_by_certificates(
+    running: _Running, tmp_path: Path
+) -> None:
+    """All is there once, by the rights of the clients; nobody else passes for a server."""
+    random = new_random("secured-servers")
+    topic, name = "secured", AclOperation.WRITE
+    admin = running.admin()
+    admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(WAIT_S)
+    _add(
+        admin, _right("alice", topic, AclOperation.ALL),
+        AclBinding(ResourceType.TRANSACTIONAL_ID, "named", ResourcePatternType.LITERAL,
+                   "User:alice", "*", name, AclPermissionType.ALLOW),
+    )  # fmt: skip
+    with secured_pair(tmp_path, running.kafka) as pair:
+        until(lambda: all(_served(each, topic) for each in pair.servers), "both to own some")
+        loads = pair.loads(topic, _PARTITIONS, random)
+        for load in loads:
+            load.start()
+        get_on(loads)
+        assert _owners_that_served(pair, "alice", topic) == 200
+        assert _owners_that_served(pair, "bob", topic) == 403
+        other = tmp_path / "other"
+        other.mkdir()
+        tried = pair.check_intruders(topic, Authority(other).issue("a", "IP:127.0.0.1"))
+
+        pair.b.kill9()
+        until(lambda: _served(pair.a, topic) == _PARTITIONS, "the other one to own all")
+        get_on(loads)
+        pair.new_certificate(pair.a, "a")
+        until(lambda: "certificates reloaded" in pair.a.log_text(), "the new certificate")
+        pair.b.start()
+        until(lambda: all(_served(each, topic) for each in pair.servers), "both to own some again")
+        assert _owners_that_served(pair, "alice", topic) == 200
+        get_on(loads)
+        assert pair.a.metric("pidlease_servers_answering") == 2
+        for load in loads:
+            load.finish(HANG_S)
+        stored = consume(running.kafka.bootstrap, topic, _PARTITIONS, markers=True)
+        for load in loads:
+            load.ledger.check(stored)
+        assert b"intruder" not in {each.value for each in stored}
+        for each in pair.servers:
+            assert "do not accept each other" not in each.log_text()
+            assert each.stop() == 0
+    print(f"{len(stored)} records, {tried} requests of intruders")
+
+
+def _served(server: PidleaseServer, topic: str) -> int:
+    """How many of the topic's partitions a server owns; 0: it does not know all of them yet."""
+    found = json.loads(server.get("/v1/status")[1])["partitions"]
+    own = [each for each in found if each["topic"] == topic]
+    return sum("elsewhere" not in each for each in own) if len(own) == _PARTITIONS else 0
+
+
+def _owners_that_served(pair: SecuredPair, user: str, topic: str) -> int:
+    """Read each partition at each server as a user; return the status, always the same one."""
+    found, owners = set(), set()
+    for server in pair.servers:
+        with pair.http(server, user) as client:
+            for number in range(_PARTITIONS):
+                response = client.get(path_of(topic, number))
+                found.add(response.status_code)
+                owners.add(response.headers.get("pidlease-owner", ""))
+    assert len(owners) == (3 if found == {200} else 1), owners
+    (status,) = found
+    return status
 
 
 def test_a_start_without_the_right_to_read_them_is_refused(

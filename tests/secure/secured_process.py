@@ -23,7 +23,7 @@ HANG_S: Final = WAIT_S
 SECRETS: Final = {"alice": "Al1ce-planted-secret", "root": "Root-planted-secret"}
 
 
-class _TlsServer(PidleaseServer):
+class TlsServer(PidleaseServer):
     """A server whose HTTP listener has TLS."""
 
     client: Certificate
@@ -58,7 +58,7 @@ class Running:
             allow("alice", Operation.READ, _T, "t"), allow("alice", Operation.READ, _G, "g"),
             allow("alice", Operation.WRITE, _NAME, "alice-1"),
         )  # fmt: skip
-        self.server = _TlsServer(
+        self.server = TlsServer(
             folder, data_dir=self.data,
             settings={
                 "kafka_security_protocol": "SASL_SSL", "http_security_protocol": "SASL_SSL",

@@ -230,12 +230,12 @@ async def test_connections_are_accepted_when_there_are_files_again(
             assert (await other.metadata()).brokers
 
 
-def _expired(pki: Pki) -> Certificate:
-    made = pki.authority.issue("expired")
+def _expired(pki: Pki, *addresses: str) -> Certificate:
+    made = pki.authority.issue("expired", *addresses)
     request = made.certificate.with_suffix(".csr")
     command = ["openssl", "x509", "-req", "-in", request, "-out", made.certificate, "-days", "-1",
                "-CA", pki.authority.root.certificate, "-CAkey", pki.authority.root.key,
-               "-CAcreateserial"]  # fmt: skip
+               "-CAcreateserial", "-extfile", made.certificate.with_suffix(".ext")]  # fmt: skip
     done = subprocess.run(list(map(str, command)), capture_output=True, check=False)
     if done.returncode:
         pytest.skip("this openssl makes no expired certificates")

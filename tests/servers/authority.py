@@ -26,11 +26,17 @@ class Authority:
         self.folder = folder
         self.root = self._made("root", "-x509", "-subj", "/CN=root")
 
-    def issue(self, name: str, *addresses: str) -> Certificate:
-        """Make a certificate for addresses, signed by the root."""
-        made = self._made(name, "-subj", f"/CN={name}")
+    def issue(self, name: str, *addresses: str, subject: str = "", usage: str = "") -> Certificate:
+        """Make a certificate for addresses, signed by the root.
+
+        Parameters:
+            name: of the files, and of the subject if that has no other.
+            usage: extendedKeyUsage.
+        """
+        made = self._made(name, "-subj", f"/CN={subject or name}")
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={','.join(addresses) or 'DNS:none'}\n")
+        only = f"extendedKeyUsage={usage}\n" if usage else ""
+        extensions.write_text(f"subjectAltName={','.join(addresses) or 'DNS:none'}\n{only}")
         request = made.certificate.rename(self.folder / f"{name}.csr")
         self._run(
             *("x509", "-req", "-in", request, "-out", made.certificate, "-days", "1"),
