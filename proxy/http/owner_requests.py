@@ -31,6 +31,8 @@ from proxy.http.request_memory import HeldBytes
 if TYPE_CHECKING:
     import httpx
 
+#: Why a member responds 401: a client that it does not know would get that from this server.
+UNKNOWN_THERE: Final = "its --server-principals have no user of this server's certificate"
 #: The response's header with the name of the owner.
 _OWNER: Final = "Pidlease-Owner"
 #: Headers of a request that are sent on; none of them is about the connection.
@@ -48,6 +50,20 @@ _SECONDS: Final = 60.0
 _CONNECT_SECONDS: Final = 5.0
 
 
+class OwnerUnreachableError(Exception):
+    """The owner of a partition does not answer, or is unknown."""
+
+
+def _check_known(found: "httpx.Response", member: Member) -> None:
+    """Check that a member has not refused this server: its client can do nothing about that.
+
+    Raises:
+        OwnerUnreachableError: it has.
+    """
+    if found.status_code == HTTPStatus.UNAUTHORIZED:
+        raise OwnerUnreachableError(f"{member.server} refuses this server: {UNKNOWN_THERE}")
+
+
 def other_tls(member: Member, tls: ssl.SSLContext | None) -> str:
     """Return why nothing is sent to a member: only one of the servers has TLS; empty: it may be."""
     if member.http_url.startswith("https:") == (tls is not None):
@@ -57,10 +73,6 @@ def other_tls(member: Member, tls: ssl.SSLContext | None) -> str:
         f" {'TLS' if tls is not None else 'no TLS'}: all active servers need the same"
         " --http-security-protocol"
     )
-
-
-class OwnerUnreachableError(Exception):
-    """The owner of a partition does not answer, or is unknown."""
 
 
 class OwnerRequests:
@@ -145,6 +157,7 @@ class OwnerRequests:
                 f"{member.server} did not answer ({type(error).__name__}); look at"
                 " `pidlease servers`, and try again"
             ) from error
+        _check_known(found, member)
         back = {name: found.headers[name] for name in _SENT_BACK if name in found.headers}
         return Response(found.content, found.status_code, back)
 
@@ -234,6 +247,7 @@ class OwnerRequests:
                 f"{owner.server} owns the partition and did not answer ({type(error).__name__});"
                 " whether it has done this is unknown; send it again"
             ) from error
+        _check_known(found, owner)
         return found
 
     def _answering(self, member: Member) -> AbstractAsyncContextManager[None]:

@@ -21,7 +21,7 @@ from pidlease.engine.member_pings import PingOutcome
 from pidlease.http_api.ping_messages import PING_PATH, PingAnswer
 from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.http.forwarding_headers import FORWARDED
-from proxy.http.owner_requests import other_tls
+from proxy.http.owner_requests import UNKNOWN_THERE, other_tls
 
 #: So long after a closed or refused connection the second attempt is made.
 _AGAIN_SECONDS: Final = 0.05
@@ -32,8 +32,6 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d{1,5})\r\n", re.IGNORECAS
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 #: The process is no member, or another one: nothing serves there.
 _NOT_SERVING: Final = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.MISDIRECTED_REQUEST)
-#: The member does not know this server as one.
-_NOT_KNOWN: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
 _log = structlog.get_logger(__name__)
@@ -201,11 +199,8 @@ class HttpPings:
         for last in (False, True):
             try:
                 found = await self._once()
-                if found.status in _NOT_KNOWN:
-                    raise _StrangerError(
-                        f"it responds {found.status}; its --server-principals have no user of this"
-                        " server's certificate"
-                    )
+                if found.status == HTTPStatus.UNAUTHORIZED:
+                    raise _StrangerError(UNKNOWN_THERE)
                 if found.status not in _NOT_SERVING:
                     return found
             except ConnectionError:

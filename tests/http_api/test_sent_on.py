@@ -19,9 +19,11 @@ from pidlease.engine.member_pings import MemberPings
 from pidlease.engine.named_leases import NameBusyError
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import owner_requests
-from proxy.http.forwarding_headers import FORWARDED
+from proxy.http.current_caller import CALLER, HttpCaller
+from proxy.http.forwarding_headers import CLIENT, FORWARDED, client_of
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.request_batch import _NAMES
+from proxy.security.authorizer import Caller
 
 
 async def test_no_header_of_an_append_is_left_out() -> None:
@@ -49,7 +51,43 @@ async def test_no_header_of_an_append_is_left_out() -> None:
     assert response.status_code == 200
     assert got[0].content == b"content"
     assert got[0].headers[FORWARDED] == "1"
+    assert CLIENT not in got[0].headers
     assert {name for name in given if name.decode() in got[0].headers} == set(given)
+
+
+async def test_the_client_is_named_where_its_rights_count() -> None:
+    """Not in a question where a PID continues: its right to the lease was checked before."""
+    got: list[httpx.Request] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        got.append(request)
+        return httpx.Response(503)
+
+    owner = Member(2, "other:1", LOOPBACK, 1, "http://other:1", joined=2)
+    view = SimpleNamespace(members={2: owner})
+    pings = MemberPings(1, None, lambda: None)
+    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
+    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
+    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
+    request = Request({
+        "type": "http", "method": "PATCH", "path": "/v1/servers/2", "query_string": b"",
+        "scheme": "http", "server": ("here", 1), "headers": [(b"authorization", b"Basic secret")],
+    })  # fmt: skip
+    client = Caller("User:alice", "10.0.0.7")
+    token = CALLER.set(HttpCaller(client, None, lambda _: None))
+    try:
+        await owners.send_on(request, TopicPartition("t", 0), b"", ByteBudget(1 << 20))
+        await owners.change(request, owner, {"draining": True})
+        with pytest.raises(NameBusyError):
+            await owners.ask(LeaseWanted("t", 0, pid=7))
+    finally:
+        CALLER.reset(token)
+    await owners.close()
+    assert [each.headers[FORWARDED] for each in got] == ["1"] * 3
+    named = [each.headers.get(CLIENT) for each in got]
+    assert named[2] is None
+    assert [client_of((each or "").encode()) for each in named[:2]] == [client] * 2
+    assert all("authorization" not in each.headers for each in got)
 
 
 async def test_an_owner_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

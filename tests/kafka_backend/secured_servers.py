@@ -122,7 +122,7 @@ class SecuredPair:
                     for method, path, body in _between_servers(topic):
                         for headers in (marks, forged, {CLIENT: forged[CLIENT]}):
                             found = client.request(method, url + path, headers=headers, json=body)
-                            assert found.status_code == 403, (who, method, path, found.text)
+                            assert found.status_code == 401, (who, method, path, found.text)
                             assert "only an active server may send this" in found.text
                             tried += 1
             with httpx.Client(verify=self.context(other), timeout=WAIT_S) as client:

@@ -25,6 +25,13 @@ _METRICS: Final = "tests/integration/test_metrics_listener.py"
 _KAFKA_ACLS: Final = "proxy/security/kafka_acls.py"
 _KAFKA_ACLS_API: Final = "proxy/kafka/access/kafka_acls_api.py"
 _OF_KAFKA: Final = "tests/kafka_backend/test_kafka_acls.py"
+_REQUEST: Final = "proxy/http/access/request_access.py"
+_METER: Final = "proxy/http/access/request_meter.py"
+_OWNERS: Final = "proxy/http/owner_requests.py"
+_PINGS: Final = "proxy/http/ping_connection.py"
+_MEMBERS: Final = "proxy/security/member_certificates.py"
+_SENT_ON: Final = "tests/secure/test_sent_on_requests.py"
+_CERTIFICATES: Final = "tests/secure/test_member_certificates.py"
 
 SECURITY: Final = (
     Mutant(
@@ -171,9 +178,150 @@ SECURITY: Final = (
     Mutant(
         "an HTTP route without a row is served",
         _HTTP,
-        "        if found is None:\n",
-        "        if found is None and not known:\n",
+        "        if found is None or (known.sender",
+        "        if (found is None and not known) or (known.sender",
         (f"{_HTTP_TESTS}::test_a_route_without_a_row_is_refused_even_to_who_may_do_all",),
+    ),
+    Mutant(
+        "any certificate of the authority is one of a server",
+        _REQUEST,
+        "        if user not in self._servers or user is None:\n",
+        "        if user is None:\n",
+        (f"{_SENT_ON}::test_only_a_server_sends_marked_requests",),
+    ),
+    Mutant(
+        "a header that names a client counts without the mark",
+        _REQUEST,
+        "_OF_SERVERS: Final = (FORWARDED.encode(), CLIENT.encode())\n",
+        "_OF_SERVERS: Final = (FORWARDED.encode(),)\n",
+        (f"{_SENT_ON}::test_only_a_server_sends_marked_requests",),
+    ),
+    Mutant(
+        "a public path is served to all that pass for a server",
+        _HTTP,
+        "found[0].public and not self._access.is_of_server(scope):\n",
+        "found[0].public:\n",
+        (f"{_SENT_ON}::test_only_a_server_sends_marked_requests",),
+    ),
+    Mutant(
+        "a server may do everything for itself",
+        _HTTP,
+        "(known.sender is Sender.SERVER and not found[0].of_servers):\n",
+        "(not found[0].methods):\n",
+        (f"{_SENT_ON}::test_what_a_server_asks_for_itself",),
+    ),
+    Mutant(
+        "a request that is sent on needs no right of its client",
+        _REQUEST,
+        "        for_itself = known.sender is Sender.SERVER\n",
+        "        for_itself = known.sender is not Sender.CLIENT\n",
+        (f"{_SENT_ON}::test_each_right_of_the_client_is_needed",),
+    ),
+    Mutant(
+        "a server asks with the rights of a client",
+        _REQUEST,
+        "        for_itself = known.sender is Sender.SERVER\n",
+        "        for_itself = False\n",
+        (f"{_SENT_ON}::test_what_a_server_asks_for_itself",),
+    ),
+    Mutant(
+        "of two clients that a request names, the first one counts",
+        _REQUEST,
+        "        client = client_of(named[0]) if len(named) == 1 else None\n",
+        "        client = client_of(named[0])\n",
+        (f"{_SENT_ON}::test_a_header_that_names_no_client",),
+    ),
+    Mutant(
+        "a small append that is sent on is counted again",
+        _REQUEST,
+        " or found[0].public or self.is_of_server(scope):\n",
+        " or found[0].public:\n",
+        (f"{_SENT_ON}::test_an_append_that_is_sent_on_is_not_admitted_in_the_protocol",),
+    ),
+    Mutant(
+        "the owner counts the request of a client again",
+        _METER,
+        "        buckets = None if self._sent_on else self.buckets()\n",
+        "        buckets = self.buckets()\n",
+        (f"{_SENT_ON}::test_quotas_count_the_client_once",),
+    ),
+    Mutant(
+        "the owner counts the body of a client again",
+        _METER,
+        '        if self._traffic != "produced" or self._sent_on:\n',
+        '        if self._traffic != "produced":\n',
+        (f"{_SENT_ON}::test_quotas_count_the_client_once",),
+    ),
+    Mutant(
+        "the owner counts a read again",
+        _METER,
+        '        if self._traffic != "fetched" or self._sent_on:\n',
+        '        if self._traffic != "fetched":\n',
+        (f"{_SENT_ON}::test_quotas_count_the_client_once",),
+    ),
+    Mutant(
+        "both servers count a batch that the owner makes",
+        "proxy/http/record_routes.py",
+        "            held.more(len(batch.data))\n",
+        "            held.more(len(batch.data))\n"
+        "            count_batch(len(body), len(batch.data))\n",
+        (f"{_SENT_ON}::test_a_batch_that_the_owner_makes_is_counted_there_alone",),
+    ),
+    Mutant(
+        "a client of the authority poses as a server",
+        _MEMBERS,
+        "            if mapper.user(name) not in members.users:\n",
+        "            if mapper.user(name) is None:\n",
+        (f"{_CERTIFICATES}::test_a_member_that_is_not_accepted_is_silent_and_gets_no_request",),
+    ),
+    Mutant(
+        "a server starts with a certificate that no other one accepts",
+        _MEMBERS,
+        "        _connect_to_self(listener, context, members.host)\n",
+        "        pass\n",
+        (f"{_CERTIFICATES}::test_a_certificate_that_no_other_server_would_accept_is_refused",),
+    ),
+    Mutant(
+        "the other servers are reached with the certificates of the start",
+        "proxy/security/server_certificates.py",
+        "            self._renew()\n        except",
+        "            make_context(self._files)\n        except",
+        (f"{_CERTIFICATES}::test_new_files_count_for_new_connections",),
+    ),
+    Mutant(
+        "records go in clear to a member without TLS",
+        _OWNERS,
+        '    if member.http_url.startswith("https:") == (tls is not None):\n',
+        '    if member.http_url.startswith("http"):\n',
+        (f"{_CERTIFICATES}::test_of_servers_with_and_without_tls_none_sends_to_the_other",),
+    ),
+    Mutant(
+        "a question has the client, who may have no right to it at the owner",
+        _OWNERS,
+        "json=wanted.body(), headers=marked_headers()\n",
+        "json=wanted.body(), headers=sent_on_headers()\n",
+        ("tests/http_api/test_sent_on.py",),
+    ),
+    Mutant(
+        "a client gets 401 because its server is unknown to the owner",
+        _OWNERS,
+        "    if found.status_code == HTTPStatus.UNAUTHORIZED:\n",
+        "    if not found.status_code:\n",
+        (f"{_CERTIFICATES}::test_a_member_that_knows_no_such_server_is_silent",),
+    ),
+    Mutant(
+        "a member that knows no such server counts as one that answers",
+        _PINGS,
+        "                if found.status == HTTPStatus.UNAUTHORIZED:\n",
+        "                if not found.status:\n",
+        (f"{_CERTIFICATES}::test_a_member_that_knows_no_such_server_is_silent",),
+    ),
+    Mutant(
+        "a member that refuses the certificate counts as one that has ended",
+        _PINGS,
+        "        if isinstance(exc, ssl.SSLError):\n",
+        "        if exc is self:\n",
+        (f"{_CERTIFICATES}::test_a_member_that_is_not_accepted_is_silent_and_gets_no_request",),
     ),
     Mutant(
         "an HTTP password counts after its user was removed",

@@ -73,11 +73,9 @@ async def test_only_a_server_sends_marked_requests(tmp_path: Path, headers: dict
             async with api.client(user, certificate) as client:
                 for sent in [{"method": "GET", "url": _PING}, *map(_sent, NEEDS)]:
                     response = await client.request(**sent, headers=headers)
-                    body = response.json() if sent["method"] != "HEAD" else {}
-                    assert response.status_code == 403, (user, certificate, sent)
-                    assert body.get("detail", "only an active server may send this") == (
-                        "only an active server may send this"
-                    )
+                    assert response.status_code == 401, (user, certificate, sent)
+                    if sent["method"] != "HEAD":
+                        assert "only an active server may send this" in response.text
         partition = engine.partition("t", 0)
         assert partition is not None
         assert (engine.topics_version, partition.readable_end) == (before, 0)
@@ -147,7 +145,7 @@ async def test_a_header_that_names_no_client(tmp_path: Path, named: list[Any]) -
     async with (
         _api(tmp_path, _CONFIG) as api, api.client(certificate=_certificate(_SERVER)) as server,
     ):  # fmt: skip
-        assert (await server.get("/v1/topics", headers=headers)).status_code == 403
+        assert (await server.get("/v1/topics", headers=headers)).status_code == 401
 
 
 @pytest.mark.parametrize("user", ["alice", "CN=Zoë,O=a;b\\, c", "a b&host=10.0.0.1", "\ud800"])

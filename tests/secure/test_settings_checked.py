@@ -10,6 +10,9 @@ from proxy.configuration.component_configs import check_exposure, security_confi
 from proxy.configuration.settings import Settings, SettingsError, load_settings
 
 _FILES = {"ssl_certificate": "c.pem", "ssl_key": "k.pem"}
+_SHARED = {"log": "kafka", "upstream": "k:9092", "zookeeper": "z:2181", "shared": True}
+_TLS = {**_FILES, "http_security_protocol": "SASL_SSL"}
+_MTLS = {**_TLS, "ssl_client_auth": "requested", "ssl_client_ca": "a"}
 _OPEN = {"kafka_listen": "0.0.0.0:9092", "kafka_advertise": "h:9092"}
 
 
@@ -44,6 +47,12 @@ def test_nothing_is_secured_by_default() -> None:
     ({"sasl_oauthbearer_jwks_endpoint_url": "https://issuer/keys",
       "sasl_oauthbearer_expected_audience": "a"}, "expected-issuer"),
     ({"acls": "kafka"}, "--acls kafka needs --log kafka"),
+    ({**_SHARED, **_TLS}, "needs --server-principals, --ssl-client-ca"),
+    ({**_SHARED, **_TLS, "server_principals": "User:a"}, "needs --server-principals"),
+    ({**_SHARED, **_MTLS}, "needs --server-principals"),
+    ({**_SHARED, **_MTLS, "server_principals": ";"}, "needs --server-principals"),
+    ({**_SHARED, "server_principals": "User:a"}, "--server-principals needs --shared, and"),
+    ({**_MTLS, "server_principals": "User:a"}, "--server-principals needs --shared, and"),
     (_OPEN, "no login by TLS"),
     ({**_OPEN, "kafka_security_protocol": "SASL_PLAINTEXT"}, "no login by TLS"),
     ({**_OPEN, **_FILES, "kafka_security_protocol": "SSL"}, "no login by TLS"),
@@ -67,7 +76,20 @@ def test_logins_by_tls_may_listen_beyond_this_machine(given: dict[str, Any]) -> 
     check_exposure(_settings(**_OPEN, **given))
 
 
+@pytest.mark.parametrize(("address", "host"), [
+    ({}, "127.0.0.1"), ({"http_listen": "[::1]:8080"}, "::1"),
+    ({"http_listen": "0.0.0.0:8080", "http_advertise": "server-1:8080"}, "server-1"),
+])  # fmt: skip
+def test_active_servers_know_one_another(address: dict[str, str], host: str) -> None:
+    found = security_config(
+        _settings(**_SHARED, **_MTLS, **address, server_principals="User:CN=a,O=b;User:c")
+    )
+    assert found.members == (frozenset({"CN=a,O=b", "c"}), host)
+    assert security_config(_settings(**_SHARED)).members is None
+
+
 @pytest.mark.parametrize("given", [
+    {"server_principals": "a"},
     {"sasl_enabled_mechanisms": "SCRAM-SHA-1"}, {"sasl_enabled_mechanisms": ""},
     {"super_users": "root"}, {"super_users": "User:"}, {"super_users": "User:a,Group:b;x"},
     {"ssl_principal_mapping_rules": "RULE:("}, {"kafka_security_protocol": "ssl"},

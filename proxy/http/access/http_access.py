@@ -123,17 +123,12 @@ class HttpAccess:
             await self._app(scope, meter.receive(receive), counted)
 
     def _unknown(self, scope: Scope, unknown: Unknown) -> Response:
-        principal, reason, problem = unknown
+        principal, reason, detail = unknown
         self._security.audit.write("login", principal, host_of(scope), "HTTP", "http", reason)
-        if problem is Problem.NOT_AUTHORIZED:
-            return refusal(problem, "only an active server may send this")
         schemes = 'Basic realm="pidlease", charset="UTF-8"'
         if self._security.tokens is not None:
             schemes += ', Bearer realm="pidlease"'
-        return refusal(
-            Problem.LOGIN_REQUIRED, "the request needs a valid login",
-            headers={"WWW-Authenticate": schemes},
-        )  # fmt: skip
+        return refusal(Problem.LOGIN_REQUIRED, detail, headers={"WWW-Authenticate": schemes})
 
     def _refused(self, scope: Scope, caller: Caller, reason: str) -> Response:
         if self._security.authorizer is None:

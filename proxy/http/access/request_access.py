@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from starlette.types import Scope
 
 from pidlease.engine.leases.lease_owners import USER
-from pidlease.http_api.problems import Problem
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights, RouteRule
 from proxy.http.current_caller import CALLER, HttpCaller
@@ -32,6 +31,7 @@ _FOREVER: Final = float("inf")
 _CREDENTIALS_BYTES_MAX: Final = 40_000
 
 
+_FOR_SERVERS: Final = "only an active server may send this, with its certificate"
 #: Only other active servers send these headers.
 _OF_SERVERS: Final = (FORWARDED.encode(), CLIENT.encode())
 
@@ -63,11 +63,11 @@ class Known(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A client that is not known; the audit log gets the reason, the client does not."""
+    """A client that is not known; the audit log gets the reason, the client gets the detail."""
 
     principal: str
     reason: str
-    problem: Problem = Problem.LOGIN_REQUIRED
+    detail: str = "the request needs a valid login"
 
 
 class _Password(NamedTuple):
@@ -235,7 +235,7 @@ class RequestAccess:
         user = None if name is None else self._security.mapper.user(name)
         if user not in self._servers or user is None:
             reason = f"no active server: {name or 'no certificate'}"
-            return Unknown("", reason, Problem.NOT_AUTHORIZED)
+            return Unknown("", reason, _FOR_SERVERS)
         named = [value for header, value in scope["headers"] if header == CLIENT.encode()]
         if not named:
             server = Caller(principal_of(user), host_of(scope))
@@ -243,7 +243,7 @@ class RequestAccess:
         client = client_of(named[0]) if len(named) == 1 else None
         if client is None:
             reason = f"{CLIENT} names no client"
-            return Unknown(principal_of(user), reason, Problem.NOT_AUTHORIZED)
+            return Unknown(principal_of(user), reason, _FOR_SERVERS)
         return Known(client, sender=Sender.SERVER_FOR_CLIENT)
 
     def _by_header(self, scope: Scope, given: str) -> Known | Unknown | _Password | _Token:
