@@ -204,7 +204,9 @@ class Settings(BaseSettings):
         SecretStr(""), description="of an encrypted key; better given by PIDLEASE_SSL_KEY_PASSWORD"
     )
     ssl_client_ca: Path | None = Field(
-        None, description="CA certificates to trust for clients' certificates (PEM)"
+        None,
+        description="CA certificates to trust for clients' certificates, and those of active"
+        " servers (PEM)",
     )
     ssl_client_auth: Literal["none", "requested", "required"] = Field(
         "none", description="whether clients have certificates"

@@ -65,6 +65,10 @@ class Authorizer:
         """The entries in force."""
         return frozenset() if self._index is None else self._index.acls
 
+    def is_undecided(self, caller: Caller) -> bool:
+        """Whether a caller may do nothing only because no ACLs were read yet."""
+        return self._index is None and caller.principal not in self._super_users
+
     def replace(self, acls: Iterable[Acl] | AclIndex) -> None:
         """Put entries in force, in place of all others."""
         self._index = acls if isinstance(acls, AclIndex) else AclIndex(acls)

@@ -324,6 +324,13 @@ SECURITY: Final = (
         (f"{_CERTIFICATES}::test_a_member_that_is_not_accepted_is_silent_and_gets_no_request",),
     ),
     Mutant(
+        "HTTP clients give up because Kafka's ACLs are not read yet",
+        _HTTP,
+        "        if authorizer is not None and authorizer.is_undecided(admission.caller):\n",
+        "        if authorizer is not None and not authorizer.acls and not admission.caller:\n",
+        (f"{_HTTP_TESTS}::test_until_kafka_s_acls_are_read_a_client_may_try_again",),
+    ),
+    Mutant(
         "an HTTP password counts after its user was removed",
         "proxy/security/password_check.py",
         "        return self._right.get(key) == credential\n",

@@ -216,6 +216,24 @@ async def test_each_right_is_needed(tmp_path: Path) -> None:
             assert status not in (401, 403), route
 
 
+async def test_until_kafka_s_acls_are_read_a_client_may_try_again(tmp_path: Path) -> None:
+    """The HTTP listener is open while Kafka is awaited. 403 would be final for most clients."""
+    config = replace(_ACLS, acls_of_kafka=True)
+    async with (
+        _api(tmp_path, config) as api, api.client("alice") as alice, api.client("root") as root,
+    ):  # fmt: skip
+        assert (await root.post("/v1/topics", json={"name": "t"})).status_code == 201
+        for route in NEEDS:
+            response = await alice.request(**_sent(route))
+            assert response.status_code == 503, route
+            assert "not_ready" in response.text or route.startswith("HEAD"), route
+        authorizer = api.running.security.authorizer
+        assert authorizer is not None
+        authorizer.replace([allow("alice", _OP.DESCRIBE, _T, "t")])
+        assert (await alice.get("/v1/topics/t")).status_code == 200
+        assert (await alice.get("/v1/status")).status_code == 403
+
+
 async def test_a_route_without_a_row_is_refused_even_to_who_may_do_all(tmp_path: Path) -> None:
     async with _api(tmp_path, _ACLS) as api:
 

@@ -102,6 +102,11 @@ class HttpAccess:
         except QuotaExceededError as error:
             await too_much_used(error)(scope, receive, send)
             return
+        if authorizer is not None and authorizer.is_undecided(admission.caller):
+            # Not 403: a client would give up, and the request may be allowed in a moment.
+            refused = refusal(Problem.NOT_READY, "Kafka's ACLs are not read yet; try again")
+            await refused(scope, receive, send)
+            return
         if authorizer is not None:
             for alternatives in admission.needs:
                 if not authorizer.permits(admission.caller, *alternatives):
