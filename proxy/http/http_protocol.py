@@ -43,6 +43,8 @@ _IDLE_SECONDS: Final = 75
 _SUBMITTED_MAX: Final = 64
 #: How long the protocol waits for a small body; then a task reads it, with its limit of time.
 _BODY_SECONDS: Final = 0.02
+#: How long a stop waits for an idle client to end TLS. One that does not read does not respond.
+_TLS_END_SECONDS: Final = 0.5
 #: A longer body that comes in parts is read by a task, which counts its memory as it arrives.
 _BODY_BYTES_MAX: Final = 8 << 10
 
@@ -132,6 +134,17 @@ class HttpProtocol(HttpToolsProtocol):
             and not self.transport.is_closing()
         ):
             super().send_400_response(self._refusal)
+
+    @override
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing() and self.transport.get_extra_info("ssl_object") is not None:
+            self.loop.call_later(_TLS_END_SECONDS, self._end_tls)
+
+    def _end_tls(self) -> None:
+        """Close the connection without the client, if it has all responses."""
+        if self.transport.get_write_buffer_size() == 0:
+            self.transport.abort()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

@@ -324,6 +324,20 @@ SECURITY: Final = (
         (f"{_CERTIFICATES}::test_a_member_that_is_not_accepted_is_silent_and_gets_no_request",),
     ),
     Mutant(
+        "a stop waits for clients that do not end TLS",
+        "proxy/http/http_protocol.py",
+        "            self.loop.call_later(_TLS_END_SECONDS, self._end_tls)\n",
+        "            pass\n",
+        ("tests/secure/test_tls_stop.py",),
+    ),
+    Mutant(
+        "a stop cuts a response by TLS that its client still reads",
+        "proxy/http/http_protocol.py",
+        "        if self.transport.get_write_buffer_size() == 0:\n",
+        "        if self.transport.is_closing():\n",
+        ("tests/secure/test_tls_stop.py",),
+    ),
+    Mutant(
         "HTTP clients give up because Kafka's ACLs are not read yet",
         _HTTP,
         "        if authorizer is not None and authorizer.is_undecided(admission.caller):\n",
