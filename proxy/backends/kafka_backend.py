@@ -383,8 +383,6 @@ class KafkaBackend(Backend):
     async def close(self) -> None:
         if self.shared is not None:
             await self.shared.leave()
-        if self._journal is not None:
-            await self._journal.release()
         if self.acls is not None:
             await self.acls.close()
         for task in self._tasks:

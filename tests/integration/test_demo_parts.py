@@ -248,7 +248,7 @@ def test_a_kill_of_kafka_leaves_the_proxy_alone(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(DemoError, match="no upstream Kafka"):
         crasher.run()
     crasher.kills.clear()
-    crasher.upstream = Upstream(cast(KafkaServer, kafka), {})
+    crasher.upstream = Upstream(cast(KafkaServer, kafka), {}, "Kafka")
     crasher.run()
     assert [kill.crash for kill in crasher.kills] == [KILL, BROKER, KILL]
     assert did == ["killed", "restarted"]

@@ -85,6 +85,7 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         assert errors[0] is not None
         assert post(server, SERVED_TOPIC, b"x", "one", 0)[0] >= 400
         assert server.stop() == 0
+        assert "no snapshot at the stop" not in server.log_text()
 
     # The one before has said that it stops.
     with in_front_of(kafka, tmp_path / "c", **_IN_KAFKA) as server:

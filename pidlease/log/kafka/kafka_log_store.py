@@ -146,6 +146,8 @@ class KafkaStore(LogStore):
 
     @override
     def close(self) -> None:
+        if self._journal is not None:
+            self._wait(self._journal.release())
         self._wait(self._upstream.close())
 
     # ------------------------------------------------------------------ topics and their settings
