@@ -91,7 +91,7 @@ def session_for_tests(
         master: by default two tasks at once, each tried twice.
         config: Spark's settings; they override those set here.
     """
-    from pidlease.spark.session import session
+    from pidlease.spark.spark_session import session
 
     os.environ.update(java_environment())
     own = {
