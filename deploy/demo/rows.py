@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Final
 
-from vega_datasets import local_data
-
 TOPICS: Final = ("airports", "seattle-temps", "sf-temps")
 CLIENTS: Final = ("librdkafka", "aiokafka")
 PARTITIONS: Final = 4
@@ -64,6 +62,8 @@ def deal(rows: dict[str, list[bytes]]) -> dict[str, list[Record]]:
 
 
 def _rows_of(topic: str) -> list[bytes]:
+    from vega_datasets import local_data  # noqa: PLC0415 - it loads pandas
+
     frame = local_data(topic)
     text: str = frame.to_json(orient="records", lines=True, date_format="iso")
     return text.encode().splitlines()

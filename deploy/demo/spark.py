@@ -23,7 +23,7 @@ from deploy.demo.story import make_topics, read_topics
 from deploy.demo.takeover import FENCED, PROGRESS_S, CopyVerdict, Lives, last_line
 from tests.servers.kafka import KafkaServer, unavailable_reason
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.spark import java_environment, spark_missing
+from tests.servers.spark import spark_environment, spark_missing
 from tests.servers.spark.application import SparkCopy
 
 #: How often the data sets are written, each time with other keys.
@@ -154,7 +154,7 @@ def _audit(data: Path, report: Path) -> int:
         report,
     ]
     done = subprocess.run(  # noqa: S603 - our own
-        command, check=False, cwd=_ROOT, env={**os.environ, **java_environment()}
+        command, check=False, cwd=_ROOT, env={**os.environ, **spark_environment()}
     )
     return done.returncode
 

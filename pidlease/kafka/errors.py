@@ -1,4 +1,4 @@
-"""Errors of requests to a Kafka cluster.
+"""Errors of requests to a Kafka cluster, and of the options of its clients.
 
 UpstreamError
 |-- UpstreamAwayError       no broker responds; try again
@@ -6,6 +6,7 @@ UpstreamError
 |-- UpstreamRefusedError    a broker refuses this client: an operator has to act
 |   `-- UpstreamLoginError  TLS or the login of the client does not fit the broker
 `-- UpstreamNonsenseError   an invalid response
+OptionError (a ValueError)    an option of Kafka's Java client cannot be used
 """
 
 
@@ -39,3 +40,7 @@ class UpstreamLoginError(UpstreamRefusedError):
 
 class UpstreamNonsenseError(UpstreamError):
     """A response is invalid, or does not belong to its request."""
+
+
+class OptionError(ValueError):
+    """An option is unknown, invalid, or contradicts another one."""

@@ -14,7 +14,7 @@ Each text says what is wrong and what to do.
 import re
 from typing import Final
 
-from pidlease.kafka.client.kafka_options import OptionError
+from pidlease.kafka.errors import OptionError
 
 __all__ = ["FENCED", "NoLeaseError", "OptionError", "ReadError", "RebuildError", "SinkError",
            "SinkFencedError", "SparkPieceError", "is_fenced", "text_of"]  # fmt: skip

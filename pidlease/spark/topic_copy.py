@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pidlease.spark.errors import SparkPieceError, text_of
-from pidlease.spark.exactly_once import exactly_once
-from pidlease.spark.session import register
+from pidlease.spark.exactly_once_writers import exactly_once
 from pidlease.spark.sink.settings import NAME
+from pidlease.spark.spark_session import register
 
 SourceName = Literal["kafka", "pidlease"]
 #: Drops or multiplies rows; docs/spark.md says what it must keep.

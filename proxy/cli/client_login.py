@@ -16,13 +16,13 @@ from pidlease.kafka.client.connection_security import ConnectionSecurity
 from pidlease.kafka.client.kafka_options import (
     NAMES,
     PREFIX,
-    OptionError,
     TokenFile,
     connection_options,
     read_security,
     refuse_unmapped,
 )
 from pidlease.kafka.client.settings import OAUTHBEARER, TokenProvider
+from pidlease.kafka.errors import OptionError
 from proxy.cli.console import cannot_run
 
 PROTOCOL_VARIABLE: Final = "PIDLEASE_SECURITY_PROTOCOL"

@@ -47,11 +47,7 @@ query.awaitTermination()
 """
 
 _REASON = docker_missing()
-pytestmark = [
-    pytest.mark.skipif(_REASON is not None, reason=str(_REASON)),
-    # One worker builds the image.
-    pytest.mark.xdist_group("spark image"),
-]
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 
 @pytest.fixture(scope="module")

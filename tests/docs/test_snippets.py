@@ -12,7 +12,7 @@ from tests.docs.page_run import PageRun, curl_missing
 from tests.docs.snippets import Block, blocks_of_docstrings, blocks_of_page, indented_blocks
 from tests.servers.kafka import KafkaServer
 from tests.servers.kafka.install import unavailable_reason
-from tests.servers.spark import java_environment, jvm_settings, spark_missing
+from tests.servers.spark import jvm_settings, spark_environment, spark_missing
 from tests.servers.waiting import WAIT_S
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ def _run(blocks: Sequence[Block], folder: Path, kafka: Callable[[], str]) -> Non
         if reason := spark_missing():
             pytest.skip(reason)
         options = " ".join(f"--conf '{name}={value}'" for name, value in jvm_settings().items())
-        env = {**java_environment(), "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"}
+        env = {**spark_environment(), "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"}
     with PageRun(blocks, folder, kafka, env) as run:
         run.run()
 

@@ -7,7 +7,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from pidlease.spark import SparkPieceError, copy, exactly_once, exactly_once_table, register
-from pidlease.spark.session import session
+from pidlease.spark.spark_session import session
 
 
 class _OfConnect:

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.servers.spark import java_environment, spark_missing
+from tests.servers.spark import spark_environment, spark_missing
 
 _NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "audit.ipynb"
 _CELL_TIMEOUT_S = 300
@@ -51,7 +51,7 @@ def test_its_results_are_those_that_it_shows(
 ) -> None:
     if reason := spark_missing():
         pytest.skip(reason)
-    for name, value in java_environment().items():
+    for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
     shown = results(saved())
     assert any("the server is dead" in each.get("stdout", "") for each in shown)
@@ -64,7 +64,7 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     # Writes the notebook with the results of a new run.
-    os.environ.update(java_environment())
+    os.environ.update(spark_environment())
     with TemporaryDirectory() as name:
         done = execute(Path(name))
     for cell in done.cells:

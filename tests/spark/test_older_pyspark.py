@@ -11,7 +11,7 @@ import pytest
 from tests.copier.sides import make_topic
 from tests.crash.seeds import SOAK
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.spark import java_environment, spark_missing
+from tests.servers.spark import spark_environment, spark_missing
 from tests.servers.waiting import WAIT_S
 
 OLDEST = "4.0.0"
@@ -34,7 +34,7 @@ def test_the_oldest_pyspark(server: PidleaseServer, tmp_path: Path) -> None:
     done = subprocess.run(
         [str(python), "-m", "tests.spark.older_pyspark", str(tmp_path), server.bootstrap,
          server.http_url, str(COUNT)],
-        cwd=_ROOT, env={**os.environ, **java_environment(), "PYTHONPATH": str(_ROOT),
+        cwd=_ROOT, env={**os.environ, **spark_environment(), "PYTHONPATH": str(_ROOT),
                         "PYSPARK_PYTHON": str(python)},
         capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip

@@ -15,14 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 from pidlease.kafka.client.connection_security import MECHANISMS, PROTOCOLS
 from pidlease.kafka.client.settings import OAUTHBEARER, no_password
+from pidlease.kafka.errors import OptionError
 
 Loaded = TypeVar("Loaded")
 #: Connection settings by Kafka's names, without `kafka.`.
 Security = tuple[tuple[str, str], ...]
-
-
-class OptionError(ValueError):
-    """An option is unknown, invalid, or contradicts another one."""
 
 
 class TokenFile:

@@ -48,7 +48,7 @@ def audit(
     """
     needs_spark()
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
-    from pidlease.spark.session import session  # noqa: PLC0415
+    from pidlease.spark.spark_session import session  # noqa: PLC0415
 
     options = _options(log, topics, topics_regex)
     spark = session(f"pidlease audit of {log}", master=master or None)

@@ -83,7 +83,7 @@ def copy(  # noqa: PLR0913 - an option each
     needs_spark()
     from pidlease.spark.errors import SparkPieceError, is_fenced, text_of  # noqa: PLC0415
     from pidlease.spark.listener import summary, watch  # noqa: PLC0415
-    from pidlease.spark.session import session  # noqa: PLC0415
+    from pidlease.spark.spark_session import session  # noqa: PLC0415
     from pidlease.spark.topic_copy import copy as start  # noqa: PLC0415 - PySpark is an extra
 
     kind, read = _source(source, topics, topics_regex)

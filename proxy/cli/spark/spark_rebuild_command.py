@@ -32,7 +32,7 @@ def rebuild(
     needs_spark()
     from pidlease.spark.errors import SparkPieceError, text_of  # noqa: PLC0415 - an extra
     from pidlease.spark.rebuild.snapshot_rebuild import rebuild_directory  # noqa: PLC0415
-    from pidlease.spark.session import session  # noqa: PLC0415
+    from pidlease.spark.spark_session import session  # noqa: PLC0415
 
     path = log.absolute()
     folder = None if output is None else output.absolute()

@@ -22,6 +22,7 @@ _JARS = Jars(
     prefix="spark",
 )
 _ROOT = Path(__file__).resolve().parents[3]
+_UNPACKED: Final = Path(__file__).with_name("unpacked_python")
 _CLASSES: Final = "classes.jsa"
 _FILL_TIMEOUT_S: Final = 600.0
 _INSTALL = "install a Java of version 17 or 21 (Debian: apt-get install openjdk-17-jre-headless)"
@@ -39,9 +40,12 @@ def connector() -> list[Path]:
     return sorted(_JARS.fetch().glob("*.jar"))
 
 
-def java_environment() -> dict[str, str]:
-    """Return the environment variables by which a process starts the Java that was found."""
-    return {"JAVA_HOME": str(find_java().resolve().parent.parent)}
+def spark_environment() -> dict[str, str]:
+    """Return the environment variables by which a process starts Spark's Java, and its Python."""
+    found = {"JAVA_HOME": str(find_java().resolve().parent.parent)}
+    if in_short_test():
+        found |= {"PYSPARK_PYTHON": str(_UNPACKED), "PYTHON_OF_TESTS": sys.executable}
+    return found
 
 
 def jvm_settings() -> dict[str, str]:
@@ -91,9 +95,9 @@ def session_for_tests(
         master: by default two tasks at once, each tried twice.
         config: Spark's settings; they override those set here.
     """
-    from pidlease.spark.session import session
+    from pidlease.spark.spark_session import session
 
-    os.environ.update(java_environment())
+    os.environ.update(spark_environment())
     own = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
@@ -101,5 +105,8 @@ def session_for_tests(
         # Small batches: a task that fails in the middle has sent some already.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     }
+    if in_short_test():
+        # Only here: a session of few workers would lose by it.
+        own["spark.python.daemon.module"] = "tests.servers.spark.preloaded_daemon"
     settings = {**own, **jvm_settings(), **(config or {})}
     return session("tests", master=master, jars=connector(), config=settings)

@@ -10,7 +10,7 @@ from typing import Self
 
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.process import ServerProcess
-from tests.servers.spark import connector, java_environment, jvm_settings
+from tests.servers.spark import connector, jvm_settings, spark_environment
 from tests.servers.waiting import WAIT_S, until
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +32,7 @@ class SparkApplication:
     def start(self) -> Self:
         """Begin."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.process.start(self._command, {**os.environ, **java_environment()})
+        self.process.start(self._command, {**os.environ, **spark_environment()})
         return self
 
     @property

@@ -12,7 +12,7 @@ import pyspark
 
 from pidlease.testing.loopback_ports import free_ports
 from tests.servers.process import ServerProcess
-from tests.servers.spark import java_environment
+from tests.servers.spark import spark_environment
 from tests.servers.waiting import WAIT_S, until
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -66,7 +66,7 @@ class SparkCluster:
             "SPARK_LOCAL_IP": host, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m",
             "PYSPARK_PYTHON": sys.executable,
         }  # fmt: skip
-        process.start(command, {**os.environ, **java_environment(), **own})
+        process.start(command, {**os.environ, **spark_environment(), **own})
         self._processes.append(process)
 
     def _text(self, number: int) -> str:

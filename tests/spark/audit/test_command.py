@@ -39,7 +39,7 @@ class Running:
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliRunner]:
-    module = import_module("pidlease.spark.session")
+    module = import_module("pidlease.spark.spark_session")
     monkeypatch.setattr(module, "session", lambda *_, **__: Running(spark))
     yield CliRunner()
     spark.sparkContext.setLogLevel("WARN")

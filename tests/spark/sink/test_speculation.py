@@ -11,7 +11,7 @@ from tests.copier.sides import check_same
 from tests.crash.seeds import SOAK
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
-from tests.servers.spark import java_environment
+from tests.servers.spark import spark_environment
 from tests.servers.spark.cluster import SparkCluster
 from tests.spark.sink.queries import fill
 
@@ -36,7 +36,7 @@ def test_a_second_attempt_beside_the_first(
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.sink.speculating", str(tmp_path), cluster.url,
              kafka_source.bootstrap, server.bootstrap, server.http_url, "speculation"],
-            cwd=_ROOT, env={**os.environ, **java_environment()}, capture_output=True, text=True,
+            cwd=_ROOT, env={**os.environ, **spark_environment()}, capture_output=True, text=True,
             timeout=250, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

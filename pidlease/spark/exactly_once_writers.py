@@ -7,13 +7,13 @@ from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.session import check_classic, register
 from pidlease.spark.sink.query_shape import check_plan, find_columns
 from pidlease.spark.sink.run_start import begin_run, begin_stream_run, prepared, run_coroutine
 from pidlease.spark.sink.run_state import RunState
 from pidlease.spark.sink.settings import read_settings
 from pidlease.spark.sink.table_writes import begin_table, survey_table
 from pidlease.spark.spark_options import FORMAT
+from pidlease.spark.spark_session import check_classic, register
 
 
 def exactly_once(frame: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
