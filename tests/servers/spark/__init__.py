@@ -105,8 +105,5 @@ def session_for_tests(
         # Small batches: a task that fails in the middle has sent some already.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
     }
-    if in_short_test():
-        # Only here: a session of few workers would lose by it.
-        own["spark.python.daemon.module"] = "tests.servers.spark.preloaded_daemon"
     settings = {**own, **jvm_settings(), **(config or {})}
     return session("tests", master=master, jars=connector(), config=settings)
