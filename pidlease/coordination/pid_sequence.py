@@ -10,7 +10,7 @@ from pidlease.storage.io_pool import IoPool
 
 #: The file, beside the sequence's, that says which ZooKeeper the PIDs come from.
 ZOOKEEPER_MARK: Final = "zookeeper"
-#: The file, beside the sequence's, that says which Kafka cluster the PIDs come from.
+#: The file, beside the sequence's, with the id of the topic in Kafka that the PIDs come from.
 KAFKA_MARK: Final = "kafka"
 
 

@@ -10,7 +10,6 @@ from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
-from pidlease.coordination.journal.journal import Journal
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
@@ -24,7 +23,7 @@ from pidlease.coordination.pid_sequence import (
     Coordination,
     SequenceError,
 )
-from pidlease.coordination.topic_book import TopicBook
+from pidlease.coordination.topic_book import TopicBook, TopicBookError
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.zookeeper_fences import ZooKeeperFences
@@ -35,7 +34,7 @@ from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
 from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configuration.component_configs import zookeeper_config
 from proxy.configuration.settings import Settings
@@ -60,9 +59,9 @@ class Coordinator:
         self.server = f"{socket.gethostname()}:{os.getpid()}"
         self._keep_ms = 2 * int(settings.lease_seconds * 1000)
         self._zookeeper: ZooKeeper | None = None
-        self._journal: Journal | None = None
+        self._journal: KafkaJournal | None = None
 
-    def open(self, journal: Journal | None = None) -> Coordination:
+    def open(self, journal: KafkaJournal | None = None) -> Coordination:
         """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
 
         Parameters:
@@ -75,7 +74,7 @@ class Coordinator:
         """
         if journal is not None:
             return self._open_journal(journal)
-        if self.in_kafka:
+        if self.topic_of_pids():
             raise SequenceError(
                 "the PIDs of this directory come from the Kafka cluster: say --coordination kafka."
                 f" ({self._mark(KAFKA_MARK)} says so; another sequence would lease the same PIDs"
@@ -111,32 +110,44 @@ class Coordinator:
             fences = ZooKeeperFences(self._zookeeper, wall_clock_ms, self._keep_ms)
         names = ZooKeeperNames(self._zookeeper, fences)
         ids = ZooKeeperWriterIds(self._zookeeper)
-        if not known:
-            self._move(names, ids, ZOOKEEPER_MARK, identity)
         sequence = ZooKeeperSequence(
             self._zookeeper, self.server, wall_clock_ms, self._keep_ms, self._end_of_file()
         )
+        if not known:
+            if self._files.exists(self._path):
+                sequence.take()  # so that a server with another directory begins after the file's
+            self._move(names, ids, ZOOKEEPER_MARK, identity)
         return Coordination(sequence, names, writers=ids, fences=fences)
 
-    def _open_journal(self, journal: Journal) -> Coordination:
+    def _open_journal(self, journal: KafkaJournal) -> Coordination:
+        self._journal = journal
+        names, ids = JournalNames(journal), JournalWriterIds(journal)
+        sequence = JournalSequence(journal, self.server, wall_clock_ms, self._keep_ms)
+        if not self.topic_of_pids():
+            try:
+                if self._files.exists(self._path):
+                    sequence.adopt(self._file_sequence().blocks())
+                JournalTopicBook(journal).adopt(self._file_topics().load())
+            except (SequenceError, TopicBookError) as error:
+                raise SequenceError(f"the files cannot be moved to Kafka: {error}") from error
+            self._move(names, ids, KAFKA_MARK, journal.topic_id)
+        return Coordination(sequence, names, writers=ids)
+
+    def topic_of_pids(self) -> str:
+        """Return the id of the topic in Kafka that the directory's PIDs come from; empty: none."""
+        return self._read_mark(KAFKA_MARK)
+
+    def check_not_in_zookeeper(self) -> None:
+        """Check that the directory's PIDs do not come from ZooKeeper.
+
+        Raises:
+            SequenceError: they do.
+        """
         if self._read_mark(ZOOKEEPER_MARK):
             raise SequenceError(
                 "the PIDs of this directory come from ZooKeeper: say --zookeeper instead of"
                 f" --coordination kafka. ({self._mark(ZOOKEEPER_MARK)} says so)"
             )
-        self._journal = journal
-        names, ids = JournalNames(journal), JournalWriterIds(journal)
-        if not self.in_kafka:
-            self._move(names, ids, KAFKA_MARK, SERVED_TOPIC)
-        sequence = JournalSequence(
-            journal, self.server, wall_clock_ms, self._keep_ms, self._end_of_file()
-        )
-        return Coordination(sequence, names, writers=ids)
-
-    @property
-    def in_kafka(self) -> bool:
-        """Whether the directory's PIDs come from a Kafka cluster."""
-        return bool(self._read_mark(KAFKA_MARK))
 
     def _end_of_file(self) -> int:
         """Return where the sequence in the file ended; another one begins there."""
@@ -157,6 +168,9 @@ class Coordinator:
                 ids.add(pid, partition)
         except WriterIdsError as error:
             raise SequenceError(str(error)) from error
+
+    def _file_topics(self) -> FileTopicBook:
+        return FileTopicBook(self._files, self._path.with_name("topics"))
 
     def _file_writers(self) -> FileWriterIds:
         return FileWriterIds(self._files, self._path.with_name("writers"))
@@ -186,17 +200,14 @@ class Coordinator:
         """Open the settings of a Kafka cluster's topics. Blocks.
 
         Raises:
-            TopicBookError: the directory's settings could not be copied to the coordinator.
+            TopicBookError: the directory's settings could not be copied to ZooKeeper.
         """
-        in_files = FileTopicBook(self._files, self._path.with_name("topics"))
-        book: TopicBook
         if self._journal is not None:
-            book = JournalTopicBook(self._journal)
-        elif self._zookeeper is not None:
-            book = ZooKeeperTopicBook(self._zookeeper, cluster)
-        else:
+            return JournalTopicBook(self._journal)
+        in_files = self._file_topics()
+        if self._zookeeper is None:
             return in_files
-        before = in_files.load()
+        book, before = ZooKeeperTopicBook(self._zookeeper, cluster), in_files.load()
         if any(before) and not any(book.load()):
             book.save_shared(before.shared)
             for topic_id, settings in before.own.items():

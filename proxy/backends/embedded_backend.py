@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from pidlease.coordination.journal.journal import Journal
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.files import Files
@@ -86,7 +86,9 @@ class Backend(ABC):
         self.snapshots = SnapshotStore(self._files, folder.snapshots)
         return self._coordinator
 
-    def _open_coordinator(self, coordinator: Coordinator, journal: Journal | None = None) -> None:
+    def _open_coordinator(
+        self, coordinator: Coordinator, journal: KafkaJournal | None = None
+    ) -> None:
         """Open the coordinator. Blocks.
 
         Parameters:

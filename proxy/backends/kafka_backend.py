@@ -82,19 +82,24 @@ class KafkaBackend(Backend):
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: Ownership | None = None
         self._journal: KafkaJournal | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
 
     @override
     async def open(self) -> None:
         coordinator, folder = await self._pool.run(self._open)
         in_kafka = self._settings.coordination == "kafka"
-        if not in_kafka:
+        if in_kafka:
+            await self._pool.run(coordinator.check_not_in_zookeeper)
+        else:
             await self._pool.run(partial(self._open_coordinator, coordinator))
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
         await self._pool.run(self._check_mark)
+        if not in_kafka:
+            await self._check_no_journal()
         if self._settings.shared:
-            await check_brokers(self._upstream.cluster, "--shared")
+            await check_brokers(self._upstream.cluster)
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
         elif in_kafka:
@@ -104,7 +109,7 @@ class KafkaBackend(Backend):
         if self._ownership is not None:
             await self._become_owner(self._ownership)
             # From now on: a replay may take longer than a standby waits for a sign of life.
-            self._tasks.append(asyncio.create_task(self._watch(self._ownership)))
+            self._watching = asyncio.create_task(self._watch(self._ownership))
             # Read again: the previous owner may have created topics and acknowledged records.
             await self._reach()
         if self._journal is not None:
@@ -112,15 +117,35 @@ class KafkaBackend(Backend):
         await self._open_store(coordinator)
 
     async def _open_journal(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:
-        await check_brokers(self._upstream.cluster, "--coordination kafka")
-        if coordinator.in_kafka and SERVED_TOPIC not in self._upstream.cluster.view.topics:
+        known = await self._pool.run(coordinator.topic_of_pids)
+        topic = self._upstream.cluster.view.topics.get(SERVED_TOPIC)
+        if known and (topic is None or topic.topic_id != known):
             raise DataFolderError(
-                f"this directory's PIDs come from the topic {SERVED_TOPIC}, which is not in the"
-                " cluster: without it the same PIDs would be leased again"
+                f"this directory's PIDs come from the topic {SERVED_TOPIC} with the id {known}, and"
+                f" the cluster has {'none' if topic is None else topic.topic_id}: without its"
+                " records the same PIDs would be leased again"
             )
-        return KafkaJournal(
-            self._upstream, coordinator.server, folder.cluster_id, self._pool, wall_clock_ms
-        )
+        return KafkaJournal(self._upstream, coordinator.server, folder.cluster_id, wall_clock_ms)
+
+    async def _check_no_journal(self) -> None:
+        """Refuse another coordinator for a cluster that has its PIDs in Kafka.
+
+        Raises:
+            DataFolderError: the topic has rows.
+        """
+        if SERVED_TOPIC not in self._upstream.cluster.view.topics:
+            return
+        try:
+            _, end = await self._upstream.range_of(TopicPartition(SERVED_TOPIC, 0))
+        except UpstreamError as error:
+            _log.warning("it is unknown whether this cluster's PIDs are in Kafka",
+                         topic=SERVED_TOPIC, error=str(error))  # fmt: skip
+            return
+        if end:
+            raise DataFolderError(
+                f"the PIDs of this cluster are in its topic {SERVED_TOPIC}: say --coordination"
+                " kafka. Another coordinator would lease the same PIDs"
+            )
 
     async def _open_store(self, coordinator: Coordinator) -> None:
         ids = self.coordination.writers
@@ -138,9 +163,10 @@ class KafkaBackend(Backend):
         if self.shared is not None:
             self._writers.after_take = self._read_fences
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
-        self._kafka = KafkaStore(
-            self._upstream, self._writers, book, self._pool, owned, self._journal
-        )
+        self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool, owned)
+        self._kafka.leave = self._leave
+        if self._journal is not None:
+            self._kafka.first_service = self._journal.first_service
         self.store = self._kafka
 
     def _open(self) -> tuple[Coordinator, DataDirectory]:
@@ -231,7 +257,8 @@ class KafkaBackend(Backend):
         logged = ""
         while True:
             try:
-                owner = await self._pool.run(ownership.claim)
+                # Not in the log's threads: a replay needs all of them for long.
+                owner = await self._coordinator_pool.run(ownership.claim)
                 self.waiting = f"standing by: {owner} serves this cluster" if owner else ""
             except OwnershipError as error:
                 self.waiting = f"standing by: the owner of this cluster is unknown: {error}"
@@ -253,7 +280,7 @@ class KafkaBackend(Backend):
             LogError: ZooKeeper does not answer, so the owner is unknown.
         """
         try:
-            owned = await self._pool.run(ownership.still)
+            owned = await self._coordinator_pool.run(ownership.still)
         except OwnershipError as error:
             raise LogError(f"the owner of this cluster is not known now: {error}") from error
         if not owned:
@@ -261,11 +288,26 @@ class KafkaBackend(Backend):
         return owned
 
     async def _watch(self, ownership: Ownership) -> None:
-        """Detect that another server is the owner."""
+        """Detect that another server is the owner, and show the others that this one is alive."""
         while not self.lost.is_set():
             await asyncio.sleep(_STAND_BY_SECONDS)
-            with suppress(LogError):
+            try:
                 await self._is_owner(ownership)
+            except LogError as error:
+                LINES.write(_log, "warning", "the owner of this cluster is unknown",
+                            kind_of(error), error=str(error))  # fmt: skip
+            except Exception as error:  # noqa: BLE001 - the next look is needed all the same
+                LINES.write(_log, "error", "the owner of this cluster is unknown", kind_of(error),
+                            error, error=repr(error))  # fmt: skip
+
+    async def _leave(self) -> None:
+        """Let another server take over: the last snapshot is done."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        if self._journal is not None:
+            await self._journal.release()
 
     async def _reach(self) -> None:
         """Read the cluster's metadata; wait for a cluster that is unavailable.

@@ -56,16 +56,13 @@ def shared_cluster(
     return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))
 
 
-async def check_brokers(cluster: Cluster, setting: str) -> None:
+async def check_brokers(cluster: Cluster) -> None:
     """Check that each broker reports the writer of a partition, as from Kafka 3.0 on (KIP-664).
 
     Any of them may be a writer's coordinator. With one that does not report it, a server that was
     replaced could not learn that before it says where a producer continues. A cluster has no
     version: each broker names the APIs that it serves. A broker that does not answer now is left
     out, with a warning: a start must not wait for all brokers.
-
-    Parameters:
-        setting: what needs it, for the error.
 
     Raises:
         DataFolderError: a broker does not.
@@ -85,13 +82,13 @@ async def check_brokers(cluster: Cluster, setting: str) -> None:
     for broker, (host, port) in brokers.items():
         if found[broker] is False:
             raise DataFolderError(
-                f"{setting} needs Kafka 3.0 or newer, and broker {broker} ({host}:{port}) does not"
+                f"--shared needs Kafka 3.0 or newer, and broker {broker} ({host}:{port}) does not"
                 " report the writer of a partition (DescribeTransactions); upgrade Kafka, or start"
-                f" one server without {setting}"
+                " one server without --shared and others to stand by"
             )
     if unknown := [broker for broker in brokers if found[broker] is None]:
-        _log.warning("brokers cannot be asked now; Kafka 3.0 or newer is needed on each",
-                     setting=setting, brokers=unknown)  # fmt: skip
+        _log.warning("brokers cannot be asked now; --shared needs Kafka 3.0 or newer on each",
+                     brokers=unknown)  # fmt: skip
 
 
 def _node_id(files: Files, folder: Path, members: Members) -> int:

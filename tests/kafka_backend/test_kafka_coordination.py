@@ -94,10 +94,16 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         assert _number(_lease(server, topic)["pid"]) > _number(last["pid"]) + 100
         assert server.stop() == 0
 
+    # A server with another coordinator would lease the same PIDs.
+    with in_front_of(kafka, tmp_path / "d") as in_files:
+        in_files.launch()
+        assert in_files.wait_exit() == 2
+        assert "the PIDs of this cluster are in its topic" in in_files.log_text()
+
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
     until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
     with in_front_of(kafka, tmp_path / "c", **_IN_KAFKA) as server:
         server.launch()
         assert server.wait_exit() == 2
-        assert f"come from the topic {SERVED_TOPIC}" in server.log_text()
+        assert f"come from the topic {SERVED_TOPIC} with the id" in server.log_text()

@@ -15,14 +15,15 @@ from pidlease.coordination.journal.journal import JournalError, Row
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamError, UpstreamLostError
+from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka import kafka_journal
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
-from pidlease.storage.io_pool import IoPool
 from tests.crash.seeds import SOAK, new_random
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -78,10 +79,7 @@ class Server:
         #: From now on it claims nothing: it serves, or it was replaced, and ends.
         self.serves = False
         self.upstream = Lossy(UpstreamConfig(bootstrap=((host, int(port)),)))
-        self._pool = IoPool(asyncio.get_running_loop(), 2)
-        self.journal = KafkaJournal(
-            self.upstream, folder, folder, self._pool, lambda: 1_700_000_000_000
-        )
+        self.journal = KafkaJournal(self.upstream, folder, folder, lambda: 1_700_000_000_000)
         self.sequence = JournalSequence(self.journal, folder, lambda: 1_700_000_000_000, 1 << 60)
 
     async def claim(self, looks: int = 1) -> str:
@@ -107,7 +105,6 @@ class Server:
 
     async def close(self) -> None:
         await self.upstream.close()
-        await asyncio.to_thread(self._pool.close)
 
 
 @asynccontextmanager
@@ -249,27 +246,6 @@ async def test_batches_of_a_forgotten_writer_are_waited_for(kafka: KafkaServer) 
         await second.put("one", 1)
 
 
-async def test_rows_are_put_while_kafka_does_not_name_the_writer(
-    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with servers(kafka, "a") as (server,):
-        assert await server.claim() == ""
-        asked, answers = asyncio.Event(), asyncio.Event()
-
-        async def current(*_: object) -> None:
-            asked.set()
-            await answers.wait()
-            raise UpstreamLostError("the coordinator did not answer")
-
-        monkeypatch.setattr(server.upstream.fencing, "current", current)
-        question = asyncio.create_task(server.still())
-        await asked.wait()
-        await server.put("one", 1)
-        answers.set()
-        with pytest.raises(OwnershipError, match="did not answer"):
-            await question
-
-
 async def test_of_two_that_begin_at_once_one_serves(kafka: KafkaServer) -> None:
     async with servers(kafka, "a", "b") as both:
         # Each may find the topic without an owner, and then fence the other one.
@@ -296,17 +272,67 @@ async def test_the_server_that_created_the_topic_may_serve_later(kafka: KafkaSer
         assert not first.journal.first_service
 
 
-async def test_what_others_write_there_is_refused(kafka: KafkaServer) -> None:
+async def test_an_owner_that_shows_itself_during_a_takeover_stays(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        assert await second.claim(LOOKS - 3) == "a"
+        monkeypatch.setattr(kafka_journal, "_SILENT_LOOKS", 1)
+        raised = second.upstream.fencing.raise_epoch
+        late: list[bool] = []
+
+        async def raise_epoch(place: TopicPartition) -> Writer:
+            late.append(await first.still())
+            return await raised(place)
+
+        monkeypatch.setattr(second.upstream.fencing, "raise_epoch", raise_epoch)
+        assert await second.claim() == "a"
+        assert late == [True]
+        # It was fenced, and becomes the writer again.
+        assert await first.still()
+        await first.put("one", 1)
+        assert await first.rows() == {"one": 1}
+
+
+async def test_a_topic_that_was_deleted_is_not_created_again(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        assert await second.claim() == "a"
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
+        await _until_seen(second, exists=False)
+        with pytest.raises(OwnershipError, match="was deleted"):
+            await second.claim()
+        assert await create_served_topic(second.upstream.cluster)
+        await _until_seen(second, exists=True)
+        with pytest.raises(OwnershipError, match="was deleted"):
+            await second.claim()
+
+
+async def _until_seen(server: Server, *, exists: bool) -> None:
+    """Wait until a server's metadata show that the topic exists, or that it does not."""
+    async with asyncio.timeout(WAIT_S):
+        while (SERVED_TOPIC in server.upstream.cluster.view.topics) is not exists:
+            server.upstream.stale()
+            await asyncio.sleep(0.05)
+
+
+async def test_what_others_write_there_does_not_count(kafka: KafkaServer) -> None:
     async with servers(kafka, "a", "b") as (first, second):
         assert await first.claim() == ""
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         producer.produce(SERVED_TOPIC, b"no JSON", b"some key")
+        producer.produce(SERVED_TOPIC, None, b"some key")
+        producer.produce(SERVED_TOPIC, b"[]", b"t/one")
         producer.flush(WAIT_S)
-        # It does not land where the next batch must.
-        with pytest.raises(JournalError, match="that no server put there"):
-            await first.put("one", 1)
-        with pytest.raises(OwnershipError, match="that no server put there"):
-            await second.claim()
+        before = first.journal._writer
+        # The next batch does not land where it must.
+        await first.put("one", 1)
+        assert first.journal._writer != before
+        assert await first.rows() == {"one": 1}
+        assert await second.claim(LOOKS) == ""
+        assert await second.rows() == {"one": 1}
 
 
 async def test_a_newer_format_is_refused(kafka: KafkaServer) -> None:

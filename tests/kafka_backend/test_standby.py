@@ -10,14 +10,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from pidlease.client import LeasedProducer, ProducerError
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from tests.crash.readback import consume
 from tests.kafka_backend.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import until
+from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -38,11 +40,16 @@ def settings(zookeeper: ZooKeeperServer) -> dict[str, str]:
 
 
 @pytest.fixture(params=["zookeeper", "kafka"])
-def same(request: pytest.FixtureRequest) -> dict[str, str]:
+def same(request: pytest.FixtureRequest, kafka: KafkaServer) -> Iterator[dict[str, str]]:
     """The settings of both servers, with either coordinator."""
-    if request.param == "kafka":
-        return {"coordination": "kafka", "log_level": "info"}
-    return settings(request.getfixturevalue("zookeeper"))
+    if request.param == "zookeeper":
+        yield settings(request.getfixturevalue("zookeeper"))
+        return
+    yield {"coordination": "kafka", "log_level": "info"}
+    # Servers with another coordinator are refused while it has rows.
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
+    until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
 
 
 def to(server: PidleaseServer, name: str) -> LeasedProducer:

@@ -433,15 +433,29 @@ SHARING: Final = (
     Mutant(
         "a topic of an earlier version that has no rows is new",
         _JOURNAL,
-        "        self.first_service = self._created and not self._rows\n",
-        "        self.first_service = not self._rows\n",
+        "        first = self._created and not self._rows\n",
+        "        first = not self._rows\n",
         (_IN_KAFKA,),
     ),
     Mutant(
         "a server that created the topic is the first one whenever it serves",
         _JOURNAL,
-        "        self.first_service = self._created and not self._rows\n",
-        "        self.first_service = self._created\n",
+        "        first = self._created and not self._rows\n",
+        "        first = self._created\n",
+        (_IN_KAFKA,),
+    ),
+    Mutant(
+        "an owner that shows itself during a takeover is replaced",
+        _JOURNAL,
+        "        if self._owner() is not owner and self._serves_elsewhere(self._owner()):\n",
+        "        if False:\n",
+        (_IN_KAFKA,),
+    ),
+    Mutant(
+        "a topic that was deleted is created again",
+        _JOURNAL,
+        "                if self.topic_id:\n",
+        "                if False:\n",
         (_IN_KAFKA,),
     ),
     Mutant(

@@ -35,13 +35,13 @@ class _Brokers:
 
 async def test_an_old_broker_among_new_ones_is_refused() -> None:
     with pytest.raises(DataFolderError, match=r"broker 2 \(kafka2:9092\)"):
-        await check_brokers(cast("Cluster", _Brokers(_NEW, {}, None)), "--shared")
+        await check_brokers(cast("Cluster", _Brokers(_NEW, {}, None)))
 
 
 async def test_one_that_does_not_answer_is_named() -> None:
     with capture_logs() as lines:
-        await check_brokers(cast("Cluster", _Brokers(_NEW, None, _NEW)), "--shared")
+        await check_brokers(cast("Cluster", _Brokers(_NEW, None, _NEW)))
     assert [(each["log_level"], each["brokers"]) for each in lines] == [("warning", [2])]
     with capture_logs() as lines:
-        await check_brokers(cast("Cluster", _Brokers(_NEW, _NEW)), "--shared")
+        await check_brokers(cast("Cluster", _Brokers(_NEW, _NEW)))
     assert not lines

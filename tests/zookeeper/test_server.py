@@ -99,7 +99,7 @@ def test_a_directory_stays_with_its_coordinator(server: ZooKeeperServer, tmp_pat
         proxy.stop()
         proxy.settings = {**_QUICK, "zookeeper": hosts}
         proxy.start()
-        assert asyncio.run(first_pid(proxy)) == 101, "it goes on where the file ended"
+        assert asyncio.run(first_pid(proxy)) == 201, "it goes on after the file's blocks"
         proxy.kill9()
         proxy.settings = {"fsync": "never"}
         refused(proxy, "say --zookeeper")

@@ -31,10 +31,6 @@ class Row(NamedTuple):
 class Journal(Protocol):
     """Rows by kind and id. All methods block and run in threads."""
 
-    @property
-    def connected(self) -> bool:
-        """Whether the last rows were put."""
-
     def get(self, kind: str, id_: str) -> Fields | None:
         """Return a row; None: there is none.
 

@@ -1,7 +1,7 @@
 """The PID sequence in a journal: a row for each block, named by its first number."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -14,8 +14,8 @@ from pidlease.core.pid import BLOCK_SIZE
 _KIND: Final = "block"
 #: Rows at which old blocks are merged.
 _BLOCKS_MAX: Final = 10_000
-#: Rows that are removed at once: one batch has them all.
-_REMOVED_AT_ONCE: Final = 1_000
+#: Rows that are put or removed at once: one batch has them all.
+_ROWS_AT_ONCE: Final = 1_000
 
 
 class JournalSequence(PidSequence):
@@ -25,7 +25,6 @@ class JournalSequence(PidSequence):
         owner: the server's name, recorded with each block.
         clock_ms: the time, in ms since 1970.
         keep_ms: blocks older than this may be merged; at least the lease length.
-        begin: the first number to take: where another sequence ended.
     """
 
     shared = True
@@ -36,13 +35,11 @@ class JournalSequence(PidSequence):
         owner: str,
         clock_ms: Callable[[], int],
         keep_ms: int,
-        begin: int = 1,
     ) -> None:
         self._journal: Final = journal
         self._owner: Final = owner
         self._clock_ms: Final = clock_ms
         self._keep_ms: Final = keep_ms
-        self._begin: Final = begin
         self._lock = threading.Lock()
         #: The number after the last block; 0: to be read from the journal.
         self._end = 0
@@ -64,7 +61,7 @@ class JournalSequence(PidSequence):
                 if not self._end:
                     blocks = self._read()
                     self._end, self._count = blocks[-1].end if blocks else 1, len(blocks)
-                first = max(self._end, block_start(max(at_least, self._begin)))
+                first = max(self._end, block_start(at_least))
                 block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
                 # If the outcome is unknown, the block may be recorded: then it is not used.
                 self._end = 0
@@ -75,6 +72,19 @@ class JournalSequence(PidSequence):
                 raise SequenceError(f"no PID block: {error}") from error
             self._end, self._count = block.end, self._count + 1
             return block
+
+    def adopt(self, blocks: Sequence[PidBlock]) -> None:
+        """Put the blocks of a sequence that this one continues; it may have been done before.
+
+        Raises:
+            SequenceError: some of them may not have been put.
+        """
+        try:
+            for at in range(0, len(blocks), _ROWS_AT_ONCE):
+                self._journal.put(map(_row, blocks[at : at + _ROWS_AT_ONCE]))
+        except JournalError as error:
+            raise SequenceError(f"no PID block: {error}") from error
+        self._end = 0
 
     def _read(self) -> list[PidBlock]:
         """Return the blocks, in order. The rows of merged blocks may still be there."""
@@ -94,8 +104,8 @@ class JournalSequence(PidSequence):
         # What is merged is put before its parts are removed. A crash may leave parts.
         self._journal.put([_row(block) for block in set(after).difference(before)])
         gone = sorted(self._journal.all(_KIND).keys() - kept)
-        for at in range(0, len(gone), _REMOVED_AT_ONCE):
-            self._journal.put(Row(_KIND, each, None) for each in gone[at : at + _REMOVED_AT_ONCE])
+        for at in range(0, len(gone), _ROWS_AT_ONCE):
+            self._journal.put(Row(_KIND, each, None) for each in gone[at : at + _ROWS_AT_ONCE])
         self._count = len(after)
         self._merge_at = max(_BLOCKS_MAX, 2 * self._count)
 

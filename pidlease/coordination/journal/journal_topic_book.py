@@ -1,5 +1,6 @@
 """The topics' settings in a journal: a row for each topic, and one for those of all topics."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -27,6 +28,18 @@ class JournalTopicBook(TopicBook):
         own = {topic_id: dict(fields["settings"]) for topic_id, fields in rows.items()}
         return TopicSettings(own.pop(_SHARED, {}), own)
 
+    def adopt(self, settings: TopicSettings) -> None:
+        """Put the settings of another book, all of them or none.
+
+        Raises:
+            TopicBookError: they may have been put or not.
+        """
+        every = {**settings.own, _SHARED: settings.shared}
+        self._put([
+            Row(_KIND, topic_id, {"topic": "", "settings": each})
+            for topic_id, each in every.items() if each
+        ])  # fmt: skip
+
     @override
     def save_shared(self, settings: dict[str, str]) -> None:
         self.save_own("", _SHARED, settings)
@@ -34,7 +47,10 @@ class JournalTopicBook(TopicBook):
     @override
     def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
         fields = {"topic": topic, "settings": settings} if settings else None
+        self._put([Row(_KIND, topic_id, fields)])
+
+    def _put(self, rows: Sequence[Row]) -> None:
         try:
-            self._journal.put([Row(_KIND, topic_id, fields)])
+            self._journal.put(rows)
         except JournalError as error:
             raise TopicBookError(str(error)) from error

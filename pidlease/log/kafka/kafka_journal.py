@@ -5,7 +5,8 @@ partition (ADR 15): it raises the epoch of the transactional id, has Kafka appen
 reads up to that. Then it has all rows, and no former writer can append any more. Each batch must
 land directly after what it has read; if one does not, or its outcome is unknown, the server becomes
 the writer again, and reads on. The row "owner" names the server that serves the cluster: a server
-that finds another one's row after its own was replaced, and ends.
+that finds another one's row after its own was replaced, and ends. The owner puts its row again and
+again: for the others a sign of life, for itself the proof that it is still the writer.
 
 Rows are put with their whole content, and no other server puts any. So a batch with an unknown
 outcome can be sent again.
@@ -32,7 +33,13 @@ from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
 from pidlease.kafka.codec.produce import PartitionResponse
-from pidlease.kafka.error_codes import CONTENT, NO_RIGHT, RESEND, TOPIC_ALREADY_EXISTS
+from pidlease.kafka.error_codes import (
+    CONTENT,
+    NO_RIGHT,
+    REREAD,
+    RESEND,
+    TOPIC_ALREADY_EXISTS,
+)
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.kafka.produce_errors import Stored, produce_error
 from pidlease.kafka.records.batch_records import (
@@ -44,14 +51,14 @@ from pidlease.kafka.records.batch_records import (
 from pidlease.kafka.records.record_batch import MAGIC, read_header
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of, stamp
 from pidlease.log.ports import LATE_MS
-from pidlease.storage.io_pool import IoPool
+from pidlease.observability.repeated_lines import LINES
 
 Result = TypeVar("Result")
 
 #: The topic. Where it exists, a server has served the cluster before.
 SERVED_TOPIC: Final = "__pidlease"
-#: Of each key, the last record counts. A small segment: a start reads what is not compacted yet.
-_CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+#: Of each key, the last record counts.
+_CONFIGS: Final = {"cleanup.policy": "compact"}
 _REPLICAS: Final = 3
 _PLACE: Final = TopicPartition(SERVED_TOPIC, 0)
 #: The kinds of rows that are about the journal itself.
@@ -61,13 +68,15 @@ _VERSION: Final = 1
 
 _READ_BYTES: Final = 4 << 20
 _BATCH_BYTES_MAX: Final = 900_000
-#: The owner's row is put again when it is this old, which shows others that the owner is alive.
-_BEAT_SECONDS: Final = 2.0
 #: After so many looks without anything new, a server that stands by takes over. One look a second.
-_SILENT_LOOKS: Final = 10
+#: Kafka itself needs some ten seconds to go on without a broker that was killed.
+_SILENT_LOOKS: Final = 15
 #: How long a call may try, besides what Kafka's own answers take.
 _SECONDS: Final = 20.0
 _RELEASE_SECONDS: Final = 2.0
+_DELETED: Final = (
+    f"{SERVED_TOPIC} was deleted: without its rows the same PIDs would be leased again"
+)
 #: The writer is taken again after this time, so that Kafka does not forget its transactional id. It
 #: would give another producer id to the next server, which fences nothing under this one.
 _RENEW_SECONDS: Final = 600.0
@@ -88,11 +97,11 @@ class KafkaJournal(Journal, Ownership):
         server: this server's name, for the operator.
         folder: identifies the data directory. Only one process uses that at a time, so a former
             owner with it has ended.
-        pool: the threads that decode what is read.
         clock_ms: the time, in ms since 1970.
 
     Attributes:
         first_service: whether no server has served the cluster before. Known after `claim`.
+        topic_id: the topic's id; empty: not known before `claim`.
     """
 
     def __init__(
@@ -100,7 +109,6 @@ class KafkaJournal(Journal, Ownership):
         upstream: Upstream,
         server: str,
         folder: str,
-        pool: IoPool,
         clock_ms: Callable[[], int],
     ) -> None:
         self._upstream: Final = upstream
@@ -108,10 +116,10 @@ class KafkaJournal(Journal, Ownership):
         self._lock: Final = asyncio.Lock()
         self._server: Final = server
         self._folder: Final = folder
-        self._pool: Final = pool
         self._clock_ms: Final = clock_ms
         self._run: Final = uuid.uuid4().hex
         self.first_service = False
+        self.topic_id = ""
         self._created = False
         self._rows: dict[str, dict[str, Fields]] = {}
         #: The offset after all that was read or put.
@@ -122,12 +130,12 @@ class KafkaJournal(Journal, Ownership):
         self._unsettled = False
         #: Why this server puts no more rows; empty: it does.
         self._ended = ""
+        self._released = False
         self._silent_looks = 0
-        self._put_at = 0.0
         self._taken_at = 0.0
         #: Until when batches under a former producer id may still arrive; 0: there is none.
         self._late_until = 0.0
-        #: Whether Kafka has answered the last put or question.
+        #: Whether the last put had an effect.
         self._reached = False
 
     # ------------------------------------------------------------------ rows
@@ -174,7 +182,7 @@ class KafkaJournal(Journal, Ownership):
         try:
             self._wait(self._check())
         except JournalError as error:
-            if self._ended:
+            if self._ended and not self._released:
                 return False
             raise OwnershipError(str(error)) from error
         return True
@@ -185,11 +193,11 @@ class KafkaJournal(Journal, Ownership):
             return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                await self._put([self._owner_row("")])
+                await self._locked(partial(self._try_to_put, lambda: [self._owner_row("")]))
         except (JournalError, TimeoutError) as error:
             _log.warning("the end of this server is not noted; another one takes over later",
                          topic=SERVED_TOPIC, error=str(error))  # fmt: skip
-        self._ended = "this server stops"
+        self._ended, self._released = "this server stops", True
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -200,43 +208,32 @@ class KafkaJournal(Journal, Ownership):
             except (JournalError, UpstreamError) as error:
                 self._reached = False
                 raise JournalError(str(error)) from error
-            self._reached = True
             return found
 
     async def _put(self, rows: Sequence[Row]) -> None:
-        await self._locked(partial(self._try_to_put, rows))
+        await self._locked(partial(self._try_to_put, lambda: rows))
 
     async def _check(self) -> None:
-        """Check that no other server has become the writer, up to this call."""
-        await self._locked(self._settle)
-        # Without the lock: rows are put while the transaction coordinator does not answer.
-        writer = self._writer
-        try:
-            current = await self._upstream.fencing.current(_PLACE)
-        except UpstreamError as error:
-            raise JournalError(str(error)) from error
-
-        async def take_again() -> None:
-            # Unless that was done meanwhile.
-            self._unsettled = self._unsettled or self._writer == writer
-            await self._settle()
-
-        if current != writer or time.monotonic() - self._taken_at > _RENEW_SECONDS:
-            await self._locked(take_again)
-        if time.monotonic() - self._put_at >= _BEAT_SECONDS:
-            await self._put([self._owner_row(self._server)])
+        """Put the owner's row again: it lands where it must if no other server has taken over."""
+        if time.monotonic() - self._taken_at > _RENEW_SECONDS:
+            self._unsettled = True
+        await self._locked(partial(self._try_to_put, lambda: [self._owner_row(self._server)]))
 
     async def _claim(self) -> str:
         await self._make_topic()
         before = self._next
         await self._read_on()
         self._silent_looks = self._silent_looks + 1 if self._next == before else 0
-        owner = self._rows.get(_OWNER, {}).get("", {})
-        server = owner.get("server", "")
-        if server and owner["folder"] != self._folder and self._silent_looks < _SILENT_LOOKS:
-            return str(server)
+        owner = self._owner()
+        if self._serves_elsewhere(owner) and self._silent_looks < _SILENT_LOOKS:
+            return str(owner["server"])
+        first = self._created and not self._rows
         await self._take()
-        self.first_service = self._created and not self._rows
+        # It may have served all the time, or since this look: becoming the writer takes a while.
+        if self._owner() is not owner and self._serves_elsewhere(self._owner()):
+            self._silent_looks = 0
+            return str(self._owner()["server"])
+        self.first_service = self.first_service or first
         try:
             # Once: the next claim reads what became of it.
             await self._append(
@@ -245,8 +242,14 @@ class KafkaJournal(Journal, Ownership):
         except _UnknownOutcomeError as error:
             raise JournalError(str(error)) from error
         _log.info("this server keeps the rows of the cluster", topic=SERVED_TOPIC,
-                  former=server or None, writer=self._writer)  # fmt: skip
+                  former=owner.get("server") or None, writer=self._writer)  # fmt: skip
         return ""
+
+    def _owner(self) -> Fields:
+        return self._rows.get(_OWNER, {}).get("", {})
+
+    def _serves_elsewhere(self, owner: Fields) -> bool:
+        return bool(owner.get("server")) and owner["folder"] != self._folder
 
     def _owner_row(self, server: str) -> Row:
         pid = -1 if self._writer is None else self._writer.pid
@@ -271,7 +274,7 @@ class KafkaJournal(Journal, Ownership):
         self._check_owner()
 
     def _check_owner(self) -> None:
-        owner = self._rows.get(_OWNER, {}).get("", {})
+        owner = self._owner()
         if owner.get("run") != self._run:
             self._ended = f"another server serves this cluster: {owner.get('server') or 'unknown'}"
             raise JournalError(self._ended)
@@ -298,7 +301,7 @@ class KafkaJournal(Journal, Ownership):
         Raises:
             JournalError: they may still arrive.
         """
-        former = self._rows.get(_OWNER, {}).get("", {}).get("writer", writer.pid)
+        former = self._owner().get("writer", writer.pid)
         if former == writer.pid:
             self._late_until = 0.0
             return
@@ -312,8 +315,11 @@ class KafkaJournal(Journal, Ownership):
 
     # ------------------------------------------------------------------ appending
 
-    async def _try_to_put(self, rows: Sequence[Row]) -> None:
+    async def _try_to_put(self, rows: Callable[[], Sequence[Row]]) -> None:
         """Put rows; settle what is unknown, and try again, for a time.
+
+        Parameters:
+            rows: returns them, when this server is the writer.
 
         Raises:
             JournalError: they may have been put or not.
@@ -323,7 +329,7 @@ class KafkaJournal(Journal, Ownership):
         while True:
             try:
                 await self._settle()
-                await self._append(rows)
+                await self._append(rows())
             except (_UnknownOutcomeError, UpstreamError) as error:
                 self._upstream.stale()
                 if time.monotonic() >= latest:
@@ -368,9 +374,9 @@ class KafkaJournal(Journal, Ownership):
                 raise _UnknownOutcomeError(reason)
             raise UpstreamAwayError(reason) if result.code in RESEND else JournalError(reason)
         self._unsettled = False
+        self._reached = True
         self._next += len(rows)
         self._sequence += len(rows)
-        self._put_at = time.monotonic()
         for row in rows:
             self._apply(row)
 
@@ -380,21 +386,26 @@ class KafkaJournal(Journal, Ownership):
         """Apply what is new in the log; return whether a writer's marker was there.
 
         Raises:
-            JournalError: a record is no row, or the log has become shorter.
+            JournalError: a newer server has written, or the log has become shorter.
             UpstreamError: Kafka does not answer now.
         """
         marked = False
+        latest = time.monotonic() + _SECONDS / 4
         while True:
             found = await self._upstream.fetch(_PLACE, self._next, _READ_BYTES)
-            if found.code in RESEND:
+            if found.code in REREAD:
                 self._upstream.stale()
-                raise UpstreamAwayError(f"Kafka returns {found.code} for {SERVED_TOPIC}")
+                if time.monotonic() >= latest:
+                    raise UpstreamAwayError(f"Kafka returns {found.code} for {SERVED_TOPIC}")
+                await asyncio.sleep(_BACKOFF.max_seconds / 4)
+                continue
             if found.code:
                 raise JournalError(
                     f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
                 )
             work = partial(_decode, found.data, self._next, writer)
-            part = work() if is_small(found.data) else await self._pool.run(work)
+            # Not in the log's threads: they may all be waiting for this.
+            part = work() if is_small(found.data) else await asyncio.to_thread(work)
             for row in part.rows:
                 self._apply(row)
             marked = marked or part.marked
@@ -422,13 +433,19 @@ class KafkaJournal(Journal, Ownership):
         latest = time.monotonic() + _SECONDS
         while cluster.view.leader(*_PLACE) == NO_LEADER:
             if SERVED_TOPIC not in cluster.view.topics:
+                if self.topic_id:
+                    raise JournalError(_DELETED)
                 await self._create()
             if time.monotonic() >= latest:
                 raise JournalError(f"{SERVED_TOPIC} has no leader now")
             cluster.stale()
             await asyncio.sleep(_BACKOFF.max_seconds / 4)
-        if cluster.view.topics[SERVED_TOPIC].compacted is False:
+        topic = cluster.view.topics[SERVED_TOPIC]
+        if topic.compacted is False:
             raise JournalError(f"{SERVED_TOPIC} must have cleanup.policy=compact")
+        if self.topic_id not in {"", topic.topic_id}:
+            raise JournalError(_DELETED)
+        self.topic_id = topic.topic_id
 
     async def _create(self) -> None:
         try:
@@ -509,7 +526,7 @@ def _decode(data: bytes, offset: int, writer: Writer | None) -> _Part:
     """Decode the whole batches of a response, from an offset on.
 
     Raises:
-        JournalError: a record is no row.
+        JournalError: a batch is damaged.
     """
     rows: list[Row] = []
     end, marked = offset, False
@@ -517,16 +534,15 @@ def _decode(data: bytes, offset: int, writer: Writer | None) -> _Part:
         if header.last_offset < offset:
             continue
         try:
-            rows += [
-                _row(record.key, record.value)
-                for record in records_in(header, batch)
-                if record.offset >= offset
-            ]
-        except (UndecodableError, ValueError) as error:
-            raise JournalError(
-                f"{SERVED_TOPIC} has a batch at {header.base_offset} that no server put there"
-                f" ({error}); remove it, and let no other program write to the topic"
-            ) from error
+            records = [each for each in records_in(header, batch) if each.offset >= offset]
+        except UndecodableError as error:
+            raise JournalError(f"{SERVED_TOPIC} at {header.base_offset}: {error}") from error
+        for record in records:
+            try:
+                rows.append(_row(record.key, record.value))
+            except ValueError as error:
+                LINES.write(_log, "error", "another program has written to the coordinator's topic",
+                            topic=SERVED_TOPIC, offset=record.offset, error=str(error))  # fmt: skip
         marked = marked or is_marker_of(header, writer)
         end = header.last_offset + 1
     return _Part(rows, end, marked)

@@ -18,7 +18,7 @@ from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.topic_creation import RefusedChangeError
 from pidlease.kafka.errors import UpstreamError
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
+from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, create_served_topic
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore
@@ -42,7 +42,10 @@ class KafkaStore(LogStore):
         book: the topics' settings, which Kafka does not store.
         owned: returns whether this server has served the cluster alone since its start; None: there
             is no coordinator, or several servers are active.
-        journal: the coordinator's rows, if they are in Kafka.
+
+    Attributes:
+        leave: lets another server take over, at the close; None: there is no need.
+        first_service: whether no server has served the cluster before; None: the topic shows it.
     """
 
     made_by_others: bool = True
@@ -54,9 +57,9 @@ class KafkaStore(LogStore):
         book: TopicBook,
         pool: IoPool,
         owned: Callable[[], Coroutine[Any, Any, bool]] | None = None,
-        journal: KafkaJournal | None = None,
     ) -> None:
-        self._journal: Final = journal
+        self.leave: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.first_service: bool | None = None
         self._upstream: Final = upstream
         self._writers: Final = writers
         self._book: Final = book
@@ -75,8 +78,8 @@ class KafkaStore(LogStore):
     @override
     def is_first_service(self) -> bool:
         cluster = self._upstream.cluster
-        if self._journal is not None:
-            return self._journal.first_service
+        if self.first_service is not None:
+            return self.first_service
         if SERVED_TOPIC in cluster.view.topics:
             return False
         try:
@@ -146,8 +149,8 @@ class KafkaStore(LogStore):
 
     @override
     def close(self) -> None:
-        if self._journal is not None:
-            self._wait(self._journal.release())
+        if self.leave is not None:
+            self._wait(self.leave())
         self._wait(self._upstream.close())
 
     # ------------------------------------------------------------------ topics and their settings

@@ -32,8 +32,6 @@ class Rows(Journal):
         replaced: whether another server puts the rows now.
     """
 
-    connected = True
-
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Fields] = {}
         self.puts = 0
@@ -77,19 +75,29 @@ class Clock:
 KEEP_MS = 1_000
 
 
-def sequence(rows: Journal, clock: Clock, begin: int = 1) -> JournalSequence:
-    return JournalSequence(rows, "me", clock, KEEP_MS, begin)
+def sequence(rows: Journal, clock: Clock) -> JournalSequence:
+    return JournalSequence(rows, "me", clock, KEEP_MS)
 
 
 def test_blocks_follow_each_other_over_restarts() -> None:
     rows, clock = Rows(), Clock()
-    first = sequence(rows, clock, begin=150)
-    assert first.take() == PidBlock(201, 100, clock.now_ms, "me")
+    first = sequence(rows, clock)
+    assert first.take(at_least=150) == PidBlock(201, 100, clock.now_ms, "me")
     assert first.take(at_least=450).first == 501
     second = sequence(rows, clock)
     assert second.take().first == 601
     assert [block.first for block in second.blocks()] == [201, 501, 601]
     assert [block.first for block in second.blocks(beyond=301)] == [501, 601]
+
+
+def test_a_sequence_goes_on_where_another_one_ended() -> None:
+    rows, clock = Rows(), Clock()
+    former = [PidBlock(1, 300, 500, "file"), PidBlock(401, 100, 900, "file")]
+    blocks = sequence(rows, clock)
+    blocks.adopt(former)
+    blocks.adopt(former)  # after a crash in the middle of the move
+    assert blocks.take().first == 501
+    assert sequence(rows, clock).blocks()[:2] == former
 
 
 @pytest.mark.parametrize("fails", ["before", "after"])
@@ -114,7 +122,7 @@ def test_a_server_that_was_replaced_returns_no_blocks() -> None:
 
 def test_old_blocks_are_merged_and_no_number_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
-    monkeypatch.setattr(journal_sequence, "_REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr(journal_sequence, "_ROWS_AT_ONCE", 3)
     rows, clock = Rows(), Clock()
     blocks = sequence(rows, clock)
     firsts = []
@@ -134,7 +142,7 @@ def test_old_blocks_are_merged_and_no_number_comes_again(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_merge_that_stops_halfway(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
-    monkeypatch.setattr(journal_sequence, "_REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr(journal_sequence, "_ROWS_AT_ONCE", 3)
     rows, clock = Rows(), Clock()
     blocks = sequence(rows, clock)
     for _ in range(10):
@@ -220,3 +228,12 @@ def test_topics_settings() -> None:
     book.save_own("u", "id2", {"b": "3"})
     book.save_own("u", "id2", {})
     assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
+
+
+def test_the_settings_of_another_book_are_put_at_once() -> None:
+    rows = Rows()
+    settings = TopicSettings({"a": "1"}, {"id": {"b": "2"}, "none": {}})
+    JournalTopicBook(rows).adopt(settings)
+    assert rows.puts == 1
+    assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
+    JournalTopicBook(rows).adopt(TopicSettings({}, {}))
