@@ -292,6 +292,13 @@ SHARING: Final = (
         ("tests/unit/engine/test_kafka_appender.py",),
     ),
     Mutant(
+        "a server that was suspended for some seconds sends what came before",
+        _SHARED,
+        "        others = len(self._view.members) > 1\n",
+        "        others = False\n",
+        (_SHARING,),
+    ),
+    Mutant(
         "a grant gets the generation that the partition's owner knows by then",
         "pidlease/engine/lease_service.py",
         "            return replace(found, name=name, generation=grant.generation)\n",
