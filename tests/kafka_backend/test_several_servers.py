@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from threading import Thread
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -545,8 +545,6 @@ _HOUR_MS: Final = 3_600_000
 class _OldRecords(LibrdkafkaLoad):
     """Writes records with old timestamps, and repeats them at another server after a second."""
 
-    options: ClassVar[dict[str, Any]] = {"request.timeout.ms": 1000, "socket.timeout.ms": 1000}
-
     def _send(self, record: ToSend) -> None:
         topic, partition, _, value = record
         self._producer.produce(
@@ -561,9 +559,12 @@ def test_a_suspended_owner_and_a_forgetful_kafka(tmp_path: Path) -> None:
     with several(tmp_path, random, 0.01, overrides=_FORGETFUL) as some:
         topic = some.topic("old")
         loads = [
-            _OldRecords(some.bootstrap, topic, PARTITIONS, Random(random.random()), f"old{number}")
+            _OldRecords(
+                some.bootstrap, topic, PARTITIONS, Random(random.random()), f"old{number}",
+                settings={"request.timeout.ms": 1000, "socket.timeout.ms": 1000},
+            )
             for number in range(4)
-        ]
+        ]  # fmt: skip
         for each in loads:
             each.start()
         get_on(loads, within_s=WAIT_S)
