@@ -146,7 +146,8 @@ class LeaseService:
         grant = await self._grant(name, wanted)
         if partition.elsewhere:
             found = await self._of_owner(partition, grant.pid)
-            return replace(found, name=name)
+            # Not the owner's generation: the name may have been granted again since this grant.
+            return replace(found, name=name, generation=grant.generation)
         await self._sure(partition, grant.pid)
         numbers = _next(partition, grant.pid, grant.former)
         return self._lease_of(partition, grant.pid, grant.generation, numbers, name)

@@ -22,7 +22,7 @@ from pidlease.coordination.members import (
     SharedView,
 )
 from pidlease.coordination.shared_call import SharedCall
-from pidlease.core.liveness import Deciders
+from pidlease.core.liveness import SILENT_TICKS, TICK_SECONDS, Deciders
 from pidlease.core.slots import EMPTY_MAP, NO_OWNER, SlotMap, reassigned, slot_of, slot_weights
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.member_pings import Connect, MemberPings
@@ -37,8 +37,11 @@ _RANK_SECONDS: Final = 1.0
 #: Nothing is sent to Kafka longer after it came: Kafka may have forgotten its producer by then, and
 #: would append it again.
 SUSPENDED_SECONDS: Final = 30.0
+#: The same if there are other members: one of them may own the partitions by then, and may have
+#: sent the batches that a client has repeated there.
+STALLED_SECONDS: Final = (SILENT_TICKS - 1) * TICK_SECONDS
 #: How often it is noted that the process runs.
-_ALIVE_SECONDS: Final = 1.0
+_ALIVE_SECONDS: Final = TICK_SECONDS
 #: How often a drain checks whether the last slot has moved.
 _DRAIN_POLL_SECONDS: Final = 0.02
 #: How often a rebalance begins again because the map has changed.
@@ -151,20 +154,24 @@ class SharedCluster:
         await self._read()
         self._task = asyncio.create_task(self._run())
         self.pings.start()
+        self._alive_at = self._seconds()
         self.note_alive()
 
     def note_alive(self) -> None:
-        """Note that the process runs, and again in a second."""
+        """Note that the process runs, and again with the next tick."""
         if self.was_suspended():
             self._drift("this server was suspended")
             for each in self.on_suspended:
                 each()
+            self._wake.set()
         self._alive_at = self._seconds()
         self._alive = asyncio.get_running_loop().call_later(_ALIVE_SECONDS, self.note_alive)
 
     def was_suspended(self) -> bool:
         """Return whether the process was suspended for long, and that is not noted yet."""
-        return self._seconds() - self._alive_at > SUSPENDED_SECONDS
+        others = len(self._view.members) > 1
+        longest = STALLED_SECONDS if others else SUSPENDED_SECONDS
+        return self._seconds() - self._alive_at > longest
 
     async def leave_slots(self, seconds: float) -> None:
         """Before a stop, let other members take over this one's slots, if there are others."""

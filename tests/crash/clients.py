@@ -233,7 +233,7 @@ class LibrdkafkaLoad(LibrdkafkaClient[Ledger]):
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, random: Random, name: str = "librdkafka",
-        security: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         ledger = Ledger(name)
         super().__init__(
@@ -243,7 +243,7 @@ class LibrdkafkaLoad(LibrdkafkaClient[Ledger]):
                 "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20, "retry.backoff.max.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 50, "log_level": 0,
-                **(security or {}),
+                **(settings or {}),
             },
         )  # fmt: skip
 

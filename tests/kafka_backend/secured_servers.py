@@ -85,7 +85,7 @@ class SecuredPair:
     def loads(self, topic: str, partitions: int, random: Random) -> list[Load]:
         """By Kafka's protocol, under a leased name, and by HTTP at a random server."""
         bootstrap = ",".join(each.bootstrap for each in self.servers)
-        by_kafka = LibrdkafkaLoad(bootstrap, topic, partitions, random, security={
+        by_kafka = LibrdkafkaLoad(bootstrap, topic, partitions, random, settings={
             "security.protocol": "SASL_SSL", "ssl.ca.location": self.ca,
             "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": _USER,
             "sasl.password": PASSWORDS[_USER],

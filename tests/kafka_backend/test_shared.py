@@ -35,6 +35,7 @@ from tests.crash.readback import Stored, consume
 from tests.crash.seeds import new_random
 from tests.http_api.appending import RAW, path_of, producer
 from tests.kafka_backend.loads import HttpLoad
+from tests.kafka_backend.named_writers import NamedWriter, check_writers, one_is_left
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
@@ -315,6 +316,26 @@ async def test_a_name_is_fenced_at_both_servers(pair: Pair) -> None:
     found = await asyncio.to_thread(consume, pair.kafka.bootstrap, topic, _PARTITIONS, markers=True)
     for number, values in due.items():
         assert [each.value for each in found if each.partition == number] == values
+
+
+def test_one_name_at_both_servers_at_once(pair: Pair) -> None:
+    """One producer is left, and what the others have written is there once."""
+    random = new_random("shared-name")
+    topic = pair.topic(f"one-name-{pair.a.kafka_port}")
+    writers = [
+        NamedWriter(
+            number, topic, _PARTITIONS, Random(random.random()), bootstrap=pair.bootstrap,
+            leases=(pair.a, pair.b)[number % 2].http_url, policy="strict",
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    for each in writers:
+        each.start()
+    until(lambda: one_is_left(writers), "one of them to be left")
+    check_writers(
+        writers, lambda: consume(pair.kafka.bootstrap, topic, _PARTITIONS, markers=True),
+        _PARTITIONS, "strict",
+    )  # fmt: skip
 
 
 def test_http_by_any_server(pair: Pair) -> None:

@@ -292,6 +292,20 @@ SHARING: Final = (
         ("tests/unit/engine/test_kafka_appender.py",),
     ),
     Mutant(
+        "a server that was suspended for some seconds sends what came before",
+        _SHARED,
+        "        others = len(self._view.members) > 1\n",
+        "        others = False\n",
+        (_SHARING,),
+    ),
+    Mutant(
+        "a grant gets the generation that the partition's owner knows by then",
+        "pidlease/engine/lease_service.py",
+        "            return replace(found, name=name, generation=grant.generation)\n",
+        "            return replace(found, name=name)\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
         "reads of ZooKeeper go without a sync",
         _CONNECTION,
         "            lambda client: [client.sync_async(path), *ask(client)], (NoNodeError,)\n"

@@ -258,6 +258,26 @@ async def test_a_refused_grant_is_refused_for_the_whole_request(
     assert len(calls) == 1
 
 
+async def test_a_grant_overtaken_on_the_way_to_the_owner_keeps_its_generation() -> None:
+    """Once a bug: both producers had the later generation, and records of one passed for stored."""
+    server = await begin()
+    place = server.partition()
+    place.elsewhere = "another server serves it"
+    later: list[Lease] = []
+
+    async def owner(wanted: LeaseWanted) -> Lease:
+        place.elsewhere = ""
+        later.append(await ask(server))
+        return await lease_of(server, wanted)
+
+    wanted = LeaseWanted("t", 0, name="n")
+    first = await LeaseService(server.engine, [wanted], owner).lease(wanted)
+    (second,) = later
+    assert (first.pid, first.generation) == (second.pid, second.generation - 1)
+    assert (await put(server, second, 0)).status is STORED
+    assert (await put(server, first, 0)).status is FENCED
+
+
 async def test_nothing_is_kept_of_names_that_are_gone() -> None:
     server = await begin()
     for number in range(50):

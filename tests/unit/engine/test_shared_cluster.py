@@ -12,9 +12,15 @@ from pidlease.coordination.members import (
     Member,
     MembersError,
 )
+from pidlease.core.liveness import SILENT_TICKS, TICK_SECONDS
 from pidlease.core.slots import SLOTS, slot_of
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.engine.shared_cluster import SUSPENDED_SECONDS, LastServerError, SharedCluster
+from pidlease.engine.shared_cluster import (
+    STALLED_SECONDS,
+    SUSPENDED_SECONDS,
+    LastServerError,
+    SharedCluster,
+)
 from pidlease.storage.errors import LogError
 from tests.sim.pool import SeededPool
 from tests.unit.engine.shared_memory import Coordinator, Link
@@ -155,15 +161,29 @@ async def test_a_suspended_server_steps_down_before_anything_is_sent() -> None:
         await all_read([one, two])
         dropped = []
         one.cluster.on_suspended.append(lambda: dropped.append(one.cluster.adrift))
-        shared.now += SUSPENDED_SECONDS
+        before = shared.now
+        shared.now += STALLED_SECONDS - 0.1
         assert not one.cluster.was_suspended()
-        shared.now += 1
+        # From now on the others may find it silent, and move its slots.
+        shared.now += 0.2
+        assert shared.now < before + SILENT_TICKS * TICK_SECONDS
         assert one.cluster.was_suspended()
         one.cluster.note_alive()
         assert dropped == [True]
         assert not one.cluster.was_suspended()
         await one.cluster.refresh()
         assert not one.cluster.adrift
+
+
+async def test_a_suspended_server_without_others_goes_on() -> None:
+    """Nothing is sent that is older than Kafka's memory of its producer may be."""
+    shared = Coordinator()
+    async with servers(shared, 1) as (one,):
+        await all_read([one])
+        shared.now += SUSPENDED_SECONDS - 0.1
+        assert not one.cluster.was_suspended()
+        shared.now += 0.2
+        assert one.cluster.was_suspended()
 
 
 async def test_a_view_that_took_too_long_is_not_used() -> None:

@@ -1,0 +1,239 @@
+"""Three active servers that share a Kafka, and gates in the ways between all of them.
+
+Each server has its own way to Kafka, to ZooKeeper, and from the other servers. A gate can delay,
+stall or cut it: what was stalled arrives later, as from a server that another one has replaced.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from pidlease.coordination.members import MapConflictError
+from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
+from pidlease.core.slots import slot_of
+from tests.client.loads import loads_for as leased_loads_for
+from tests.crash.clients import Load
+from tests.crash.lives import loads_for
+from tests.crash.readback import Stored, consume
+from tests.crash.relay import Middle, Side, until_one_ends
+from tests.kafka_backend.loads import HttpLoad
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.waiting import WAIT_S, until
+from tests.servers.zookeeper import ZooKeeperServer
+
+PARTITIONS: Final = 6
+NAMES: Final = ("a", "b", "c")
+_CHUNK: Final = 64 << 10
+
+
+class Gate(Middle):
+    """A way to a server: what goes by is delayed, stalled or cut.
+
+    Attributes:
+        delay_s: how long each piece takes at most.
+        stalled_count: pieces that waited until the gate was opened again.
+    """
+
+    def __init__(self, target_port: int, random: Random, delay_s: float = 0.0) -> None:
+        super().__init__(target_port)
+        self.delay_s = delay_s
+        self.stalled_count = 0
+        self._random = random
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._cut = asyncio.Event()
+
+    async def serve(self, client: Side, server: Side) -> None:
+        """See `Middle`."""
+        if not self._cut.is_set():
+            await until_one_ends(
+                self._pass_on(client[0], server[1]), self._pass_on(server[0], client[1]),
+                self._until_cut(),
+            )  # fmt: skip
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_CHUNK):
+            if self.delay_s:
+                await asyncio.sleep(self._random.random() * self.delay_s)
+            if not self._passing.is_set():
+                self.stalled_count += 1
+                await self._passing.wait()
+            writer.write(data)
+            await writer.drain()
+
+    async def _until_cut(self) -> None:
+        await self._cut.wait()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Pass nothing on during the block; it arrives afterwards."""
+        self._loop.call_soon_threadsafe(self._passing.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._passing.set)
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Close all connections, and accept none, during the block."""
+        self._loop.call_soon_threadsafe(self._cut.set)
+        try:
+            until(lambda: not self.connections, "the connections to end")
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._cut.clear)
+
+
+class Member(NamedTuple):
+    """A server, with its gates."""
+
+    server: PidleaseServer
+    kafka: Gate
+    zookeeper: Gate
+    peers: Gate
+
+
+@dataclass
+class Several:
+    """The servers, and what they share."""
+
+    kafka: KafkaServer
+    zookeeper: ZooKeeperServer
+    members: list[Member]
+    map: ZooKeeperMembers
+    random: Random
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(each.server.bootstrap for each in self.members)
+
+    # ------------------------------------------------------------------ topics and loads
+
+    def topic(self, name: str, partitions: int = PARTITIONS, **config: str) -> str:
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        settings = {key.replace("_", "."): text for key, text in config.items()}
+        admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(WAIT_S)
+        until(lambda: sum(self.served(name)) == partitions, "all partitions to be served")
+        return name
+
+    def loads(self, topic: str) -> list[Load]:
+        """Start one load of each kind; their leases come from different servers."""
+        random = self.random
+        kafka = loads_for(self.bootstrap, topic, PARTITIONS, random)
+        one, two = random.sample([each.server for each in self.members], 2)
+        leased = leased_loads_for(one, self.bootstrap, topic, PARTITIONS, random)
+        http = HttpLoad(two, topic, PARTITIONS, Random(random.random()))
+        loads: list[Load] = [*kafka, *leased, http]
+        for load in loads:
+            load.start()
+        return loads
+
+    def read_back(self, topic: str, loads: Sequence[Load]) -> list[Stored]:
+        """Let the loads finish, and compare what they were told with what Kafka has."""
+        for load in loads:
+            load.finish(WAIT_S)
+        stored = consume(self.kafka.bootstrap, topic, PARTITIONS, markers=True)
+        for load in loads:
+            load.ledger.check(stored)
+        return stored
+
+    # ------------------------------------------------------------------ the map
+
+    def served(self, topic: str, but: int = -1) -> list[int]:
+        """Return how many of a topic's partitions each member serves, except one."""
+        return [
+            _served(each.server, topic) for index, each in enumerate(self.members) if index != but
+        ]
+
+    def owner(self, topic: str, partition: int) -> int:
+        """Return the index of a partition's owner by the map."""
+        owner = self.map.slots().owners[slot_of(topic, partition)]
+        return self.node_ids().index(owner)
+
+    def node_ids(self) -> list[int]:
+        return [int((each.server.data_dir / "node-id").read_text()) for each in self.members]
+
+    def move(self, topic: str, owners: dict[int, int]) -> None:
+        """Give partitions to members, by index; others stay."""
+        nodes = self.node_ids()
+        while True:
+            slots = self.map.slots()
+            to, epochs = list(slots.owners), list(slots.epochs)
+            for partition, member in owners.items():
+                slot = slot_of(topic, partition)
+                epochs[slot] += to[slot] != nodes[member]
+                to[slot] = nodes[member]
+            try:
+                # As a decider: each owner is one of those that the slots are divided among.
+                among = tuple(sorted({*slots.members, *to}))
+                self.map.write(
+                    slots._replace(owners=tuple(to), epochs=tuple(epochs), members=among)
+                )
+            except MapConflictError:
+                continue
+            return
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum over all members that answer."""
+        return sum(each.server.metric(name, **labels) for each in self.members if each.server.alive)
+
+
+def _served(server: PidleaseServer, topic: str) -> int:
+    status, body = server.get("/v1/status")
+    assert status == 200
+    found = [each for each in json.loads(body)["partitions"] if each["topic"] == topic]
+    return sum("elsewhere" not in each for each in found)
+
+
+@contextmanager
+def several(
+    folder: Path, random: Random, delay_s: float = 0.0, overrides: dict[str, str] | None = None,
+    tick_ms: int = 1000, **settings: str,
+) -> Iterator[Several]:  # fmt: skip
+    """Run a Kafka, a ZooKeeper and three members."""
+    listeners = dict.fromkeys(map(str.upper, NAMES), "PLAINTEXT")
+    # Members of groups have short sessions.
+    overrides = {"group.min.session.timeout.ms": "200", **(overrides or {})}
+    kafka = KafkaServer(folder / "kafka", listeners=listeners, overrides=overrides)
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper", tick_ms=tick_ms))
+        members = []
+        for name in NAMES:
+            port = int(kafka.listeners[name.upper()].rpartition(":")[2])
+            to_kafka = stack.enter_context(Gate(port, Random(random.random()), delay_s))
+            kafka.advertised[name.upper()] = to_kafka.bootstrap
+            to_zookeeper = stack.enter_context(Gate(zookeeper.port, random))
+            options: dict[str, Any] = {
+                "zookeeper": f"{to_zookeeper.bootstrap}/p", "shared": "true", "log_level": "info",
+                "zookeeper_session_seconds": "4", "snapshot_batches": "100",
+                "upstream_metadata_seconds": "0.5", "upstream": to_kafka.bootstrap, **settings,
+            }  # fmt: skip
+            server = stack.enter_context(in_front_of(kafka, folder / name, **options))
+            peers = stack.enter_context(Gate(server.http_port, random))
+            server.settings["http_advertise"] = peers.bootstrap
+            members.append(Member(server, to_kafka, to_zookeeper, peers))
+        stack.enter_context(kafka)
+        for each in members:
+            each.server.start()
+        connection = ZooKeeper(ZooKeeperConfig(f"{zookeeper.hosts}/p", session_seconds=20.0))
+        connection.start()
+        stack.callback(connection.close)
+        connection.wait(WAIT_S)
+        clusters = connection.children(connection.path("shared"))
+        yield Several(kafka, zookeeper, members, ZooKeeperMembers(connection, clusters[0]), random)
+
+
+def pause(random: Random, at_most_s: float) -> None:
+    """Wait for a random time."""
+    time.sleep(random.random() * at_most_s)
