@@ -3,6 +3,7 @@
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -34,10 +35,12 @@ from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
 from pidlease.coordination.zookeeper.zookeeper_writer_ids import ZooKeeperWriterIds
 from pidlease.engine.engine import wall_clock_ms
-from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
 from proxy.configuration.component_configs import zookeeper_config
 from proxy.configuration.settings import Settings
+
+if TYPE_CHECKING:  # the embedded log needs no client of Kafka
+    from pidlease.log.kafka.kafka_journal import KafkaJournal
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +64,7 @@ class Coordinator:
         self._zookeeper: ZooKeeper | None = None
         self._journal: KafkaJournal | None = None
 
-    def open(self, journal: KafkaJournal | None = None) -> Coordination:
+    def open(self, journal: "KafkaJournal | None" = None) -> Coordination:
         """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
 
         Parameters:
@@ -119,7 +122,7 @@ class Coordinator:
             self._move(names, ids, ZOOKEEPER_MARK, identity)
         return Coordination(sequence, names, writers=ids, fences=fences)
 
-    def _open_journal(self, journal: KafkaJournal) -> Coordination:
+    def _open_journal(self, journal: "KafkaJournal") -> Coordination:
         self._journal = journal
         names, ids = JournalNames(journal), JournalWriterIds(journal)
         sequence = JournalSequence(journal, self.server, wall_clock_ms, self._keep_ms)

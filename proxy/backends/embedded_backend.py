@@ -13,7 +13,6 @@ from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
 from pidlease.engine.shared_cluster import SharedCluster
-from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.files import Files
@@ -31,6 +30,7 @@ from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
+    from pidlease.log.kafka.kafka_journal import KafkaJournal
     from proxy.security.kafka_acls import KafkaAcls
 
 
@@ -87,7 +87,7 @@ class Backend(ABC):
         return self._coordinator
 
     def _open_coordinator(
-        self, coordinator: Coordinator, journal: KafkaJournal | None = None
+        self, coordinator: Coordinator, journal: "KafkaJournal | None" = None
     ) -> None:
         """Open the coordinator. Blocks.
 

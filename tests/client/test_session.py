@@ -139,7 +139,7 @@ async def test_switches_under_load_and_faults(
         async with all_.producer(name=name, **options) as producer:
             futures: list[Any] = []
             partitions: list[int] = []
-            while producer.metrics.switches < 8:
+            while producer.metrics.switches < 8 or not producer.metrics.retries:
                 if random.random() < 0.05:
                     producer._pipeline.session._drain()
                 for _ in range(random.randrange(30)):
