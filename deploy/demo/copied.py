@@ -5,6 +5,7 @@ then the copier and the source at once. Then a copier is stopped (SIGSTOP), anot
 and the first wakes up: a zombie with batches in flight. Finally both sides are compared.
 """
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ COPY: Final = ".copy"
 _SESSION_S: Final = 6
 #: Records to be copied before each next step.
 _PART: Final = 500
+#: What a copier logs when it has copied records.
+_COPIED: Final = re.compile(r"^[1-9][\d,]* records? copied", re.M)
 _STEP_S: Final = 0.02
 _PER_STEP: Final = 30
 
@@ -78,7 +81,7 @@ def run_copied(console: Console, directory: Path) -> int:
             _kill_everything(copiers, source, duplicates, screen)
             zombie = copiers.replace(
                 "the copier is stopped in the middle (SIGSTOP); another one takes over",
-                lambda: _begin(copiers, target),
+                lambda: _take_over(copiers),
             )
             copiers.progress(target, _PART)
             filler.finish(PROGRESS_S)
@@ -121,6 +124,16 @@ def _copier(
 def _begin(copiers: Lives[CopyProcess], target: PidleaseServer) -> None:
     copiers.begin()
     copiers.progress(target, _PART)
+
+
+def _take_over(copiers: Lives[CopyProcess]) -> None:
+    """Start the next copier, and wait until it copies itself.
+
+    The destination's count of records would also rise by in-flight batches of the former one. If
+    that one woke up within its session, it would go on, and not be fenced.
+    """
+    process = copiers.begin().process
+    process.wait_until(lambda: bool(_COPIED.search(process.log_path.read_text())), PROGRESS_S)
 
 
 def _kill_everything(
