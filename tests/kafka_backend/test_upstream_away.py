@@ -47,7 +47,7 @@ def test_kafka_dies_or_is_silent_and_comes_back(tmp_path: Path) -> None:
         server.start()
         pid = server.pid
         ours, plain = new_topic(server, PARTITIONS), new_topic(server, PARTITIONS)
-        readings = Readings(PARTITIONS)
+        readings = Readings(PARTITIONS, in_order=False)
         loads: list[LibrdkafkaLoad | LeasedLoad | HttpLoad] = [
             # Of a topic without writers' markers: all that is committed was read by somebody.
             LibrdkafkaLoad(server.bootstrap, plain, PARTITIONS, Random(random.random()), "plain"),
