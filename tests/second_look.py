@@ -55,7 +55,7 @@ class SecondLook:
         session.exitstatus = pytest.ExitCode.OK
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the unstable tests: nobody would look for them."""
+        """Print the unstable tests after all others, where they are seen."""
         if self.unstable:
             terminalreporter.section("UNSTABLE: failed once, passed alone", red=True)
             for each in self.unstable:

@@ -8,7 +8,7 @@ Bindings are read and changed many at once, because each read and each write of 
 about as long for a hundred names as for one. Each change has its own condition and its own outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 #: The longest name, in bytes of UTF-8.
@@ -139,6 +139,31 @@ class NameBindings(Protocol):
         if isinstance(found, NamesError):
             raise found
         return found
+
+
+def decide_changes(
+    changes: Sequence[BindingChange], bound: Callable[[str], Binding | None]
+) -> tuple[list[BindingConflictError | NamesError | None], dict[str, Binding | None]]:
+    """Decide which changes are made, by their conditions, one after the other.
+
+    Parameters:
+        bound: returns what a name is bound to; None: the name is free.
+
+    Returns:
+        The outcome of each change, if what is decided is then stored; and what to store: the new
+        bindings by name, None for a name to unbind.
+    """
+    outcomes: list[BindingConflictError | NamesError | None] = []
+    after: dict[str, Binding | None] = {}
+    for name, (expected, _), new in changes:
+        found = after[name] if name in after else bound(name)
+        if found == expected:
+            after[name] = new
+            outcomes.append(None)
+        else:
+            text = f"{name!r} is bound to {found}, not to {expected}"
+            outcomes.append(BindingConflictError(text))
+    return outcomes, after
 
 
 def check_name(name: str) -> None:

@@ -15,7 +15,7 @@ from proxy.security.security_config import MemberSecurity, SecurityError, TlsFil
 
 
 class MemberContext(ssl.SSLContext):
-    """The context of connections to other active servers, for good.
+    """The context of all connections to other active servers, also after a reload.
 
     Attributes:
         newest: what new connections use.

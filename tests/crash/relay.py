@@ -9,15 +9,17 @@ import struct
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
 
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
-from tests.servers.waiting import WAIT_S
+from tests.servers.waiting import WAIT_S, until
 
 _PRODUCE = 0
+_CHUNK = 64 << 10
 _LENGTH = struct.Struct(">i")
 
 
@@ -103,6 +105,45 @@ class Middle:
             writer.transport.abort()
             upstream[1].transport.abort()
             self.connections -= 1
+
+
+class Line(Middle):
+    """A way that can be cut."""
+
+    def __init__(self, target_port: int) -> None:
+        super().__init__(target_port)
+        self._cut = asyncio.Event()
+
+    async def serve(self, client: Side, server: Side) -> None:
+        """Pass everything on until a side ends, or the line is cut."""
+        if not self._cut.is_set():
+            await until_one_ends(
+                self.pass_on(client[0], server[1]), self.pass_on(server[0], client[1]),
+                self._until_cut(),
+            )  # fmt: skip
+
+    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one direction on, until it ends."""
+        while data := await reader.read(_CHUNK):
+            await self.before_passing()
+            writer.write(data)
+            await writer.drain()
+
+    async def before_passing(self) -> None:
+        """Called before each piece is passed on."""
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Close all connections, and accept none, during the block."""
+        self._loop.call_soon_threadsafe(self._cut.set)
+        try:
+            until(lambda: not self.connections, "the connections to end")
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._cut.clear)
+
+    async def _until_cut(self) -> None:
+        await self._cut.wait()
 
 
 class Relay(Middle):

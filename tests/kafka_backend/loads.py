@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.client.loads import Addresses
-from tests.crash.clients import _PAUSE_S, ClientThread
+from tests.client.loads import loads_for as leased_loads_for
+from tests.crash.clients import _PAUSE_S, ClientThread, Load
 from tests.crash.ledger import Ledger
+from tests.crash.lives import loads_for
 from tests.http_api.appending import RAW, path_of, producer
 
 TIMEOUT_S: Final = 20.0
@@ -68,3 +70,23 @@ class HttpLoad(ClientThread[Ledger]):
         self.duplicates += told["duplicate"]
         self.ledger.delivered(value, -1 if told["offset"] is None else told["offset"])
         return True
+
+
+def all_loads(
+    bootstrap: str, leasing: Addresses, by_http: Addresses, topic: str, partitions: int,
+    random: Random,
+) -> list[Load]:  # fmt: skip
+    """Start a load of each kind.
+
+    Parameters:
+        leasing: the server that leases PIDs and names.
+        by_http: the server that gets HTTP requests.
+    """
+    loads: list[Load] = [
+        *loads_for(bootstrap, topic, partitions, random),
+        *leased_loads_for(leasing, bootstrap, topic, partitions, random),
+        HttpLoad(by_http, topic, partitions, Random(random.random())),
+    ]
+    for load in loads:
+        load.start()
+    return loads

@@ -101,7 +101,7 @@ class SecuredPair:
 
     def intruders(self) -> Iterator[tuple[str, ssl.SSLContext, httpx.BasicAuth | None]]:
         """Everyone but a server: with and without a login, and with certificates of others."""
-        yield "nobody", self.context(), None
+        yield "without a login", self.context(), None
         for user in (_USER, "root"):
             yield f"{user} by password", self.context(), httpx.BasicAuth(user, PASSWORDS[user])
             yield f"{user} by certificate", self.context(self._clients[user]), None
@@ -110,7 +110,7 @@ class SecuredPair:
         """Try each route between servers as each intruder; how many requests were refused.
 
         Parameters:
-            other: a server's name, by an authority that nobody trusts.
+            other: a certificate with a server's name, of an authority that no server trusts.
         """
         tried = 0
         marks = {FORWARDED: "1"}
@@ -166,7 +166,7 @@ class _AnyServerLoad(HttpLoad):
         self.login = {"Authorization": f"Basic {login}"}
 
     def connected(self) -> http.client.HTTPConnection:
-        """See `HttpLoad`."""
+        """A new connection to a server chosen by chance."""
         server = self._random.choice(self._pair.servers)
         return http.client.HTTPSConnection(
             LOOPBACK, server.http_port, timeout=TIMEOUT_S, context=self._context

@@ -21,12 +21,10 @@ from pidlease.coordination.members import MapConflictError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
 from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
 from pidlease.core.slots import slot_of
-from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
-from tests.crash.lives import loads_for
 from tests.crash.readback import Stored, consume
-from tests.crash.relay import Middle, Side, until_one_ends
-from tests.kafka_backend.loads import HttpLoad
+from tests.crash.relay import Line
+from tests.kafka_backend.loads import all_loads
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.waiting import WAIT_S, until
@@ -34,10 +32,9 @@ from tests.servers.zookeeper import ZooKeeperServer
 
 PARTITIONS: Final = 6
 NAMES: Final = ("a", "b", "c")
-_CHUNK: Final = 64 << 10
 
 
-class Gate(Middle):
+class Gate(Line):
     """A way to a server: what goes by is delayed, stalled or cut.
 
     Attributes:
@@ -52,28 +49,14 @@ class Gate(Middle):
         self._random = random
         self._passing = asyncio.Event()
         self._passing.set()
-        self._cut = asyncio.Event()
 
-    async def serve(self, client: Side, server: Side) -> None:
-        """See `Middle`."""
-        if not self._cut.is_set():
-            await until_one_ends(
-                self._pass_on(client[0], server[1]), self._pass_on(server[0], client[1]),
-                self._until_cut(),
-            )  # fmt: skip
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(_CHUNK):
-            if self.delay_s:
-                await asyncio.sleep(self._random.random() * self.delay_s)
-            if not self._passing.is_set():
-                self.stalled_count += 1
-                await self._passing.wait()
-            writer.write(data)
-            await writer.drain()
-
-    async def _until_cut(self) -> None:
-        await self._cut.wait()
+    async def before_passing(self) -> None:
+        """Delay a piece, and hold it while the gate is stalled."""
+        if self.delay_s:
+            await asyncio.sleep(self._random.random() * self.delay_s)
+        if not self._passing.is_set():
+            self.stalled_count += 1
+            await self._passing.wait()
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -83,16 +66,6 @@ class Gate(Middle):
             yield
         finally:
             self._loop.call_soon_threadsafe(self._passing.set)
-
-    @contextmanager
-    def cut(self) -> Iterator[None]:
-        """Close all connections, and accept none, during the block."""
-        self._loop.call_soon_threadsafe(self._cut.set)
-        try:
-            until(lambda: not self.connections, "the connections to end")
-            yield
-        finally:
-            self._loop.call_soon_threadsafe(self._cut.clear)
 
 
 class Member(NamedTuple):
@@ -129,15 +102,8 @@ class Several:
 
     def loads(self, topic: str) -> list[Load]:
         """Start one load of each kind; their leases come from different servers."""
-        random = self.random
-        kafka = loads_for(self.bootstrap, topic, PARTITIONS, random)
-        one, two = random.sample([each.server for each in self.members], 2)
-        leased = leased_loads_for(one, self.bootstrap, topic, PARTITIONS, random)
-        http = HttpLoad(two, topic, PARTITIONS, Random(random.random()))
-        loads: list[Load] = [*kafka, *leased, http]
-        for load in loads:
-            load.start()
-        return loads
+        one, two = self.random.sample([each.server for each in self.members], 2)
+        return all_loads(self.bootstrap, one, two, topic, PARTITIONS, self.random)
 
     def read_back(self, topic: str, loads: Sequence[Load]) -> list[Stored]:
         """Let the loads finish, and compare what they were told with what Kafka has."""

@@ -3,10 +3,8 @@
 One Kafka with Kafka's StandardAuthorizer, and one server; each test has topics of its own.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +24,7 @@ from proxy.security.acls import Operation, ResourceKind
 from tests.clients.tools import run_tool
 from tests.crash.lives import HANG_S, get_on
 from tests.crash.readback import consume
-from tests.crash.relay import Middle, Side, until_one_ends
+from tests.crash.relay import Line
 from tests.crash.seeds import new_random
 from tests.http_api.appending import path_of
 from tests.kafka_backend.secured_servers import SecuredPair, secured_pair
@@ -53,42 +51,9 @@ _NOT_READ: Final = "Kafka's ACLs were not read; the previous ones stay in force"
 _READ_AGAIN: Final = "Kafka's ACLs are read again"
 
 
-class _Line(Middle):
-    """The server's way to Kafka, which can be cut."""
-
-    def __init__(self, target_port: int) -> None:
-        super().__init__(target_port)
-        self._cut = asyncio.Event()
-
-    async def serve(self, client: Side, server: Side) -> None:
-        if not self._cut.is_set():
-            await until_one_ends(
-                _pass_on(client[0], server[1]), _pass_on(server[0], client[1]), self._until_cut()
-            )
-
-    @contextmanager
-    def cut(self) -> Iterator[None]:
-        """Close all connections, and refuse new ones, during the block."""
-        self._loop.call_soon_threadsafe(self._cut.set)
-        try:
-            until(lambda: not self.connections, "the connections to end")
-            yield
-        finally:
-            self._loop.call_soon_threadsafe(self._cut.clear)
-
-    async def _until_cut(self) -> None:
-        await self._cut.wait()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(64 << 10):
-        writer.write(data)
-        await writer.drain()
-
-
 class _Running(NamedTuple):
     kafka: KafkaServer
-    line: _Line
+    line: Line
     server: PidleaseServer
     data: Path
 
@@ -170,7 +135,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Running]:
         folder / "kafka", overrides=settings,
         listeners={"RELAYED": "PLAINTEXT", "LIMITED": "SASL_PLAINTEXT"},
     )  # fmt: skip
-    line = _Line(int(kafka.listeners["RELAYED"].rpartition(":")[2]))
+    line = Line(int(kafka.listeners["RELAYED"].rpartition(":")[2]))
     kafka.advertised["RELAYED"] = line.bootstrap
     data = folder / "data"
     write_users(data, "alice", "root")
@@ -333,7 +298,7 @@ def test_while_kafka_is_away_the_last_rules_stay(running: _Running) -> None:
 def test_active_servers_that_know_one_another_by_certificates(
     running: _Running, tmp_path: Path
 ) -> None:
-    """All is there once, by the rights of the clients; nobody else passes for a server."""
+    """Each record is there once. Clients have their own rights, and none passes for a server."""
     random = new_random("secured-servers")
     topic, name = "secured", AclOperation.WRITE
     admin = running.admin()

@@ -28,13 +28,12 @@ from confluent_kafka.cimpl import NewTopic
 from pidlease.client import LeasedProducer, ProducerError
 from pidlease.core.slots import SLOTS, slot_of
 from pidlease.testing.server_process import PIDLEASE
-from tests.client.loads import loads_for as leased_loads_for
 from tests.crash.clients import Load
-from tests.crash.lives import get_on, loads_for
+from tests.crash.lives import get_on
 from tests.crash.readback import Stored, consume
 from tests.crash.seeds import new_random
 from tests.http_api.appending import RAW, path_of, producer
-from tests.kafka_backend.loads import HttpLoad
+from tests.kafka_backend.loads import all_loads
 from tests.kafka_backend.named_writers import NamedWriter, check_writers, one_is_left
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
@@ -118,7 +117,7 @@ def test_faults_of_an_owner(pair: Pair) -> None:
     """It is killed, suspended, and stopped, under all kinds of load; its session goes on."""
     random = new_random("shared-faults")
     topic = pair.topic(f"faults-{pair.a.kafka_port}")
-    loads = _loads(pair, topic, random)
+    loads = all_loads(pair.bootstrap, pair.b, pair.b, topic, _PARTITIONS, random)
     get_on(loads, within_s=_HANG_S)
 
     served, _ = pair.leaders(topic)
@@ -173,22 +172,12 @@ def _moved_by_pings(pair: Pair, topic: str) -> None:
     assert pair.b.metric("pidlease_servers") == 2
 
 
-def _loads(pair: Pair, topic: str, random: Random) -> list[Load]:
-    kafka = loads_for(pair.bootstrap, topic, _PARTITIONS, random)
-    leased = leased_loads_for(pair.b, pair.bootstrap, topic, _PARTITIONS, random)
-    http = HttpLoad(pair.b, topic, _PARTITIONS, Random(random.random()))
-    loads: list[Load] = [*kafka, *leased, http]
-    for load in loads:
-        load.start()
-    return loads
-
-
 @pytest.mark.timeout(900)
 def test_drain_and_rebalance_by_commands(pair: Pair) -> None:
     """By way of the server that is not meant; no client notices."""
     random = new_random("shared-commands")
     topic = pair.topic(f"commands-{pair.a.kafka_port}")
-    loads = _loads(pair, topic, random)
+    loads = all_loads(pair.bootstrap, pair.b, pair.b, topic, _PARTITIONS, random)
     get_on(loads, within_s=_HANG_S)
     rows = _rows(pair)
     a, b = (_row(rows, each) for each in (pair.a, pair.b))

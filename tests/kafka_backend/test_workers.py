@@ -9,7 +9,6 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 from confluent_kafka import Producer
@@ -17,12 +16,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity
-from tests.client.loads import loads_for as leased_loads_for
-from tests.crash.clients import Load
-from tests.crash.lives import get_on, loads_for
+from tests.crash.lives import get_on
 from tests.crash.readback import consume
 from tests.crash.seeds import new_random
-from tests.kafka_backend.loads import HttpLoad
+from tests.kafka_backend.loads import all_loads
 from tests.servers.kafka import KafkaServer
 from tests.servers.supervised import SupervisedServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -77,7 +74,7 @@ def test_kills_of_a_worker_and_of_the_supervisor(
     topic = f"workers-{server.kafka_port}"
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
     admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(WAIT_S)
-    loads = _loads(server, topic, random)
+    loads = all_loads(server.bootstrap, server, server, topic, _PARTITIONS, random)
     get_on(loads, within_s=_HANG_S)
     addresses = {server.kafka_port + 1, server.kafka_port + 2}
     until(lambda: _ports_of_leaders(admin, topic) == addresses, "each to lead some partitions")
@@ -127,13 +124,3 @@ def _produce_as_a_stranger(kafka: KafkaServer, topic: str) -> None:
     identity = encode_identity(Identity(-1, "stranger", 0, 0, 0))
     producer.produce(topic, b"x", headers=[(HEADER_NAME, identity)])
     assert producer.flush(_HANG_S) == 0
-
-
-def _loads(server: SupervisedServer, topic: str, random: Random) -> list[Load]:
-    kafka = loads_for(server.bootstrap, topic, _PARTITIONS, random)
-    leased = leased_loads_for(server, server.bootstrap, topic, _PARTITIONS, random)
-    http = HttpLoad(server, topic, _PARTITIONS, Random(random.random()))
-    loads: list[Load] = [*kafka, *leased, http]
-    for load in loads:
-        load.start()
-    return loads

@@ -35,7 +35,7 @@ _SUPERVISED: Final = "tests/integration/test_supervisor.py"
 _JOURNAL: Final = "pidlease/log/kafka/kafka_journal.py"
 _IN_KAFKA: Final = "tests/kafka_backend/test_kafka_journal.py"
 _JOURNAL_SEQUENCE: Final = "pidlease/coordination/journal/journal_sequence.py"
-_JOURNAL_NAMES: Final = "pidlease/coordination/journal/journal_names.py"
+_NAME_BINDINGS: Final = "pidlease/coordination/name_bindings.py"
 _PARTS: Final = "tests/unit/coordination/test_journal.py"
 
 _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
@@ -510,9 +510,9 @@ SHARING: Final = (
     ),
     Mutant(
         "names change whatever was expected",
-        _JOURNAL_NAMES,
-        "                if found == expected:\n",
-        "                if found == expected or expected is not None:\n",
+        _NAME_BINDINGS,
+        "        if found == expected:\n",
+        "        if found == expected or expected is not None:\n",
         (_PARTS,),
     ),
 )

@@ -1,4 +1,4 @@
-"""Requests of other active servers: their clients' rights count, and nobody else sends such ones.
+"""Requests that active servers send to each other: the client's rights count, no client sends one.
 
 The server is known by its certificate alone. What a client may send and what a server may send is
 told apart by two headers, so each route is tried with them.

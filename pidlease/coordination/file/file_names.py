@@ -27,6 +27,7 @@ from pidlease.coordination.name_bindings import (
     NameBindings,
     NamesError,
     StoredBinding,
+    decide_changes,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
@@ -74,17 +75,8 @@ class FileNames(NameBindings):
     def change_many(
         self, changes: Sequence[BindingChange]
     ) -> list[BindingConflictError | NamesError | None]:
-        outcomes: list[BindingConflictError | NamesError | None] = []
-        after: dict[str, Binding | None] = {}
         with self._lock:
-            for name, (expected, _), new in changes:
-                found = after.get(name, self._bindings.get(name))
-                if found == expected:
-                    after[name] = new
-                    outcomes.append(None)
-                else:
-                    text = f"{name!r} is bound to {found}, not to {expected}"
-                    outcomes.append(BindingConflictError(text))
+            outcomes, after = decide_changes(changes, self._bindings.get)
             if after:
                 self._store(after)
         return outcomes

@@ -14,6 +14,7 @@ from pidlease.coordination.name_bindings import (
     NameBindings,
     NamesError,
     StoredBinding,
+    decide_changes,
 )
 
 _KIND: Final = "name"
@@ -35,31 +36,24 @@ class JournalNames(NameBindings):
 
     @override
     def get_many(self, names: Sequence[str]) -> list[StoredBinding]:
-        try:
-            rows = [self._journal.get(_KIND, name) for name in names]
-        except JournalError as error:
-            raise NamesError(f"names: {error}") from error
-        return [StoredBinding(None if row is None else _binding(row)) for row in rows]
+        return [StoredBinding(self._bound(name)) for name in names]
 
     @override
     def change_many(
         self, changes: Sequence[BindingChange]
     ) -> list[BindingConflictError | NamesError | None]:
-        outcomes: list[BindingConflictError | NamesError | None] = []
-        after: dict[str, Binding | None] = {}
         with self._lock:
-            known = self.get_many([change.name for change in changes])
-            for (name, (expected, _), new), stored in zip(changes, known, strict=True):
-                found = after.get(name, stored.binding)
-                if found == expected:
-                    after[name] = new
-                    outcomes.append(None)
-                else:
-                    text = f"{name!r} is bound to {found}, not to {expected}"
-                    outcomes.append(BindingConflictError(text))
+            outcomes, after = decide_changes(changes, self._bound)
             if after:
                 self._put(after)
         return outcomes
+
+    def _bound(self, name: str) -> Binding | None:
+        try:
+            row = self._journal.get(_KIND, name)
+        except JournalError as error:
+            raise NamesError(f"names: {error}") from error
+        return None if row is None else _binding(row)
 
     def _put(self, bindings: dict[str, Binding | None]) -> None:
         try:

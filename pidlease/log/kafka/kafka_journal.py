@@ -296,7 +296,7 @@ class KafkaJournal(Journal, Ownership):
         self._taken_at = time.monotonic()
 
     def _check_late(self, writer: Writer) -> None:
-        """Wait for late batches under a former producer id, which Kafka does not fence (ADR 15).
+        """Check that no batch of a former producer id may arrive: Kafka does not fence it (ADR 15).
 
         Raises:
             JournalError: they may still arrive.
