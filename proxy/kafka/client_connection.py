@@ -42,6 +42,11 @@ _ARRIVING_BYTES_A_SECOND: Final = 1 << 20
 REQUESTS_MAX: Final = 128
 #: How many small requests of one connection are handled before other connections get their turn.
 REQUESTS_IN_TURN_MAX: Final = 16
+#: The same while other connections send requests, too. An idempotent client of Kafka has at most
+#: this many in flight, so only one that floods the server is interrupted.
+REQUESTS_IN_SHARED_TURN_MAX: Final = 5
+#: For how long after another connection's request a turn is shared.
+SHARED_SECONDS: Final = 0.05
 
 _log = structlog.get_logger(__name__)
 
@@ -188,10 +193,36 @@ class Slot:
                 connection.budget.release(surplus)
 
 
+class Turns:
+    """Decides how many requests a connection handles before others get their turn.
+
+    A turn costs a send of its own, so it is short only while there are others.
+    """
+
+    __slots__ = ("_last", "_shared_until")
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._shared_until = 0.0
+
+    def begin(self, connection: object, now: float) -> int:
+        """Return how many requests a connection may handle in this turn.
+
+        Parameters:
+            now: the time, by the monotonic clock.
+        """
+        if connection is not self._last:
+            if self._last is not None:
+                self._shared_until = now + SHARED_SECONDS
+            self._last = connection
+        return REQUESTS_IN_SHARED_TURN_MAX if now < self._shared_until else REQUESTS_IN_TURN_MAX
+
+
 class Handler(Protocol):
     """The listener, as its connections use it."""
 
     budget: MemoryBudget
+    turns: Turns
     request_bytes_max: int
 
     @property
@@ -229,6 +260,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self.budget = handler.budget
+        self._turns = handler.turns
         #: The largest request.
         self.request_bytes_max = handler.request_bytes_max
         self._transport: asyncio.Transport | None = None
@@ -370,7 +402,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _read_frames(self) -> None:
         """Handle the complete frames in the small buffer, as many as fit one turn."""
-        left = REQUESTS_IN_TURN_MAX
+        left = self._turns.begin(self, self.last_read)
         while not self._paused and self._end - self._start >= _LENGTH_BYTES:
             (size,) = INT32.unpack_from(self._buffer, self._start)
             if not _FRAME_BYTES_MIN <= size <= self.request_bytes_max:

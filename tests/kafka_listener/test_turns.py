@@ -4,6 +4,7 @@ And what is large leaves others theirs: between two turns of the loop only so mu
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,8 +17,9 @@ import pytest
 from pidlease.engine.partition import Partition
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.storage.topics.topic_store import Topic
+from proxy.kafka import client_connection
 from proxy.kafka.admin.delete_topics_api import DeletingApi
-from proxy.kafka.client_connection import REQUESTS_IN_TURN_MAX
+from proxy.kafka.client_connection import REQUESTS_IN_SHARED_TURN_MAX, REQUESTS_IN_TURN_MAX
 from proxy.kafka.kafka_listener import KafkaListener
 from tests.crash.seeds import SOAK
 from tests.kafka_listener.admin_requests import (
@@ -286,10 +288,8 @@ async def test_records_that_are_not_enough_are_not_kept_while_a_poll_waits(
     assert server.door.budget.used == 0
 
 
-async def test_a_connection_leaves_others_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever sends a hundred requests at once has them handled over several turns of the loop."""
+async def _most_in_a_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Send a hundred requests at once, and return how many were handled in one turn at most."""
     many, turn = 100, 0
     handled: Counter[int] = Counter()
     handle, loop = KafkaListener.handle, asyncio.get_running_loop()
@@ -304,13 +304,32 @@ async def test_a_connection_leaves_others_their_turn(
         loop.call_soon(ticking)
 
     monkeypatch.setattr(KafkaListener, "handle", counted)
-    async with serving(tmp_path) as server, await server.connect() as client:
+    async with await server.connect() as client:
         ticking()
         for _ in range(many):
             client.send(METADATA, 9, topics=[])
         async with asyncio.timeout(30):
             for _ in range(many):
                 await client.receive()
-        assert sum(handled.values()) >= many
+    assert sum(handled.values()) >= many
+    return max(handled.values())
+
+
+async def test_a_connection_leaves_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends a hundred requests at once has them handled over several turns of the loop."""
+    async with serving(tmp_path) as server:
         # The tick may come before or after the requests of its turn.
-        assert max(handled.values()) <= 2 * REQUESTS_IN_TURN_MAX
+        most = await _most_in_a_turn(server, monkeypatch)
+        assert REQUESTS_IN_SHARED_TURN_MAX < most <= 2 * REQUESTS_IN_TURN_MAX
+
+
+async def test_turns_are_shorter_while_others_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood holds up other connections by fewer requests at once."""
+    monkeypatch.setattr(client_connection, "SHARED_SECONDS", math.inf)
+    async with serving(tmp_path) as server, await server.connect() as other:
+        await other.call(METADATA, 9, topics=[])
+        assert await _most_in_a_turn(server, monkeypatch) <= 2 * REQUESTS_IN_SHARED_TURN_MAX
