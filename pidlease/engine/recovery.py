@@ -1,8 +1,10 @@
 """The recovery at a start: the newest valid snapshot, then the log after its offset vector."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -12,7 +14,7 @@ from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.unloaded_partitions import UnloadedPartition
-from pidlease.log.ports import LogStore
+from pidlease.log.ports import LogStore, PartitionLog
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
@@ -24,6 +26,9 @@ from pidlease.storage.snapshots import (
     TopicPartition,
 )
 from pidlease.storage.topics.topic_store import Topic
+
+#: Partitions that are made before requests are answered.
+_AT_ONCE: Final = 100
 
 _log = structlog.get_logger(__name__)
 
@@ -106,14 +111,20 @@ class Recovery:
                   partitions=len(partitions))  # fmt: skip
 
     async def _open(self, topics: list[Topic], newest: Manifest | None) -> list[Partition]:
-        async def open_one(topic: Topic, number: int) -> Partition:
-            name = TopicPartition(topic.name, number)
+        def open_one(each: tuple[Topic, TopicPartition]) -> PartitionLog:
+            topic, name = each
             known = newest.next_offset(name, topic.topic_id) if newest else 0
-            work = partial(self.store.open_partition, topic, number, known)
-            return Partition(name, topic, await self.pool.run(work), self.context)
+            return self.store.open_partition(topic, name.partition, known)
 
-        numbers = [(topic, number) for topic in topics for number in range(topic.partitions)]
-        return list(await asyncio.gather(*(open_one(*each) for each in numbers)))
+        names = [(topic, TopicPartition(topic.name, number))
+                 for topic in topics for number in range(topic.partitions)]  # fmt: skip
+        logs = await self.pool.run_each(open_one, names)
+        partitions = []
+        for index, ((topic, name), log) in enumerate(zip(names, logs, strict=True)):
+            partitions.append(Partition(name, topic, log, self.context))
+            if index % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # let requests for the progress run
+        return partitions
 
     def _choose(self, manifests: list[Manifest], partitions: list[Partition]) -> Snapshot | None:
         """Return the newest snapshot that is intact and not ahead of the log."""
@@ -146,11 +157,12 @@ class Recovery:
             begin(partition, rows_of(snapshot, partition.name), now_ms)
             self.replay.begin(partition)
 
-        async def replay_one(partition: Partition) -> None:
-            await self.pool.run(partial(catch_up, partition, now_ms))
+        def replay_one(partition: Partition) -> None:
+            catch_up(partition, now_ms)
             self.replay.end(partition)
 
-        await asyncio.gather(*(replay_one(partition) for partition in partitions))
+        # Batches are checked without the interpreter's lock, so each core helps.
+        await self.pool.run_each(replay_one, partitions, first_threads=os.cpu_count() or 1)
 
     def _unloaded(
         self, snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]

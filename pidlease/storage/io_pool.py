@@ -6,13 +6,15 @@ jobs, one queue of results, and one wake-up of the event loop for all results th
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _log = structlog.get_logger(__name__)
@@ -20,6 +22,53 @@ _log = structlog.get_logger(__name__)
 _Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 THREADS_DEFAULT: Final = 8
+#: How long a thread works on many items before it reports, in s.
+_PIECE_SECONDS: Final = 0.01
+#: Below this share of a core the process waits for the disk or the network.
+_BUSY_SHARE: Final = 0.7
+
+
+class _Many(Generic[Item, Result]):
+    """Many items that threads take one by one.
+
+    Parameters:
+        work: is called with each item, in a thread.
+        items: the items.
+    """
+
+    def __init__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> None:
+        self._work = work
+        self._items = items
+        #: The indexes of items that no thread has taken.
+        self.left = deque(range(len(items)))
+        self._results: dict[int, Result] = {}
+        self._looked_at = time.monotonic()
+        self._used_before = time.process_time()
+
+    def piece(self) -> None:
+        """Handle items for a short while. Blocks."""
+        until = time.monotonic() + _PIECE_SECONDS
+        while True:
+            try:
+                index = self.left.popleft()
+            except IndexError:
+                return  # other threads have taken the last ones
+            self._results[index] = self._work(self._items[index])
+            if time.monotonic() >= until:
+                return
+
+    def waits(self) -> bool:
+        """Whether the process has mostly waited since the last call."""
+        now, used = time.monotonic(), time.process_time()
+        if now - self._looked_at < _PIECE_SECONDS / 2:
+            return False
+        share = (used - self._used_before) / (now - self._looked_at)
+        self._looked_at, self._used_before = now, used
+        return share < _BUSY_SHARE
+
+    def results(self) -> list[Result]:
+        """Return the results in the order of the items."""
+        return [self._results[index] for index in range(len(self._items))]
 
 
 class IoPool:
@@ -75,6 +124,47 @@ class IoPool:
 
         self.submit(work, done)
         return await future
+
+    async def run_each(
+        self, work: Callable[[Item], Result], items: Sequence[Item], first_threads: int = 1
+    ) -> list[Result]:
+        """Run `work` for each of many items, in as many threads as help.
+
+        Short calls of the system in several threads cost more than they gain, because the threads
+        wait for the interpreter's lock after each. So more threads join only while the process
+        waits for the disk or the network.
+
+        Parameters:
+            work: runs in a thread, and usually takes less than a millisecond.
+            items: the items.
+            first_threads: how many threads begin.
+
+        Returns:
+            The results in the order of the items.
+
+        Raises:
+            Exception: the first exception that `work` raises; no further item is begun.
+        """
+        many = _Many(work, items)
+        running = {
+            asyncio.ensure_future(self.run(many.piece))
+            for _ in range(min(first_threads, len(self._threads)))
+        }
+        try:
+            while running:
+                done, running = await asyncio.wait(
+                    running, timeout=_PIECE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                for piece in done:
+                    piece.result()
+                    if many.left:
+                        running.add(asyncio.ensure_future(self.run(many.piece)))
+                if many.left and many.waits() and len(running) < len(self._threads):
+                    running.add(asyncio.ensure_future(self.run(many.piece)))
+        finally:
+            many.left.clear()
+            await asyncio.gather(*running, return_exceptions=True)
+        return many.results()
 
     def close(self) -> None:
         """Run the queued jobs, and end the threads. Blocks; a loop that ended gets no results."""

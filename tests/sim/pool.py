@@ -1,11 +1,14 @@
 """An IoPool without threads: the same jobs, one at a time, in an order that a seed decides."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
-from pidlease.storage.io_pool import IoPool
+from typing_extensions import override
+
+from pidlease.storage.io_pool import IoPool, Item, Result
 
 
 class SeededPool(IoPool):
@@ -20,10 +23,16 @@ class SeededPool(IoPool):
         self._random = random
         self._waiting: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
+    @override
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """See `IoPool`."""
         self._waiting.append((work, done))
         self._seeded_loop.call_soon(self._do_one)
+
+    @override
+    async def run_each(
+        self, work: Callable[[Item], Result], items: Sequence[Item], first_threads: int = 1
+    ) -> list[Result]:
+        return await asyncio.gather(*(self.run(partial(work, each)) for each in items))
 
     def _do_one(self) -> None:
         place = self._random.randrange(len(self._waiting))
