@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, CLIENT_ID
 from pidlease.kafka.codec.messages import next_id
@@ -106,7 +107,7 @@ class PartitionRecords(NamedTuple):
     code: int
     end_offset: int
     start_offset: int
-    data: bytes
+    data: Buffer
 
 
 # ---------------------------------------------------------------------- requests of clients
@@ -407,7 +408,7 @@ async def write_fetch_response(
         for number, code, end, start, data in rows:
             heads.append(_write_row(version, number, code, (end, end, start), len(data)))
             if data:
-                parts += (b"".join(heads), data)
+                parts += (b"".join(heads), data)  # type: ignore[arg-type]  # as above
                 heads.clear()
             if turns.due():
                 await asyncio.sleep(0)
