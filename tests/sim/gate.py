@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 #: What a hook and `fail_next` may name. The first ones are spelt as in `storage.faults`.
 OPERATIONS: Final = frozenset(
     ["open", "write", "truncate", "fsync", "rename", "remove", "fsync_folder", "make_folder"]
-) | {"lock", "open_readonly", "read", "read_cached", "size", "exists", "is_folder", "list", "*"}
+) | {"lock", "open_readonly", "read", "size", "exists", "is_folder", "list", "*"}
 
 
 class SimulatedCrash(BaseException):

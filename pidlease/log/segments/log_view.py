@@ -129,6 +129,8 @@ class LogView(NamedTuple):
         if data is None or not _begins_at(data, offset):
             return None
         first = read_header(data).size
+        if size // first >= _CACHED_BATCHES_MAX:
+            return None  # as the first one is, so are most of the others
         if first > size:
             if first > min(_CACHED_BYTES_MAX, end - position):
                 return None

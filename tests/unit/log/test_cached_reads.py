@@ -142,14 +142,16 @@ async def test_what_is_not_in_the_page_cache_is_read_by_a_thread(
     assert fault.fired
 
 
-@pytest.mark.parametrize("most", ["bytes", "batches"])
+@pytest.mark.parametrize(("most", "first_size"), [("BYTES", 20), ("BATCHES", 20), ("BATCHES", 600)])
 async def test_a_large_read_is_done_by_a_thread(
-    bench: Bench, files: SimFiles, monkeypatch: pytest.MonkeyPatch, most: str
+    bench: Bench, files: SimFiles, monkeypatch: pytest.MonkeyPatch, most: str, first_size: int
 ) -> None:
-    fill(bench.log, 20)
+    fill(bench.log, 1)
+    fill(bench.log, 1, first=1, size=first_size)
+    fill(bench.log, 18, first=2)
     await bench.read(0, 100)
     counted = Counted(files)
-    monkeypatch.setattr(log_view_module, f"_CACHED_{most.upper()}_MAX", 3)
+    monkeypatch.setattr(log_view_module, f"_CACHED_{most}_MAX", 3)
     part = await bench.log.read(1, 1000)
     assert part.whole.batches > 3
     assert counted.counts["open_readonly"] == 1
