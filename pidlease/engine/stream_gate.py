@@ -300,7 +300,7 @@ class StreamGate:
     async def _last_close(self) -> Closed | None:
         offset = self._log.end_offset - 1
         while offset >= self._log.start_offset:
-            data = await self._log.read(offset, 1)
+            data = bytes((await self._log.read(offset, 1)).data)
             header = read_header(data)
             if not header.is_control:
                 return await self._pool.run(partial(close_in, data[: header.size]))
@@ -314,7 +314,7 @@ class StreamGate:
             found = b""
             at = begin
             while at < end:
-                data = await self._log.read(at, _READ_BYTES)
+                data = bytes((await self._log.read(at, _READ_BYTES)).data)
                 last, at = await self._pool.run(partial(order_in, data, at))
                 found = max(found, last)
             if found:

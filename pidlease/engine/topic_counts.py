@@ -1,6 +1,5 @@
 """Counts of batches and records since the start; plain numbers, because this is the hot path."""
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from typing import Final
 from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Status
 from pidlease.engine.recent_events import RecentEvents
-from pidlease.kafka.codec.time_slices import TimeSlices
-from pidlease.kafka.records.record_batch import records_of_batches
 from pidlease.observability.histogram import Histogram
 
 #: The label of all topics beyond the limit; no topic can have this name.
@@ -73,17 +70,6 @@ class TopicCounts:
         policies = (None, *Policy)
         appended = {(policies[i], Status.APPENDED): n for i, n in enumerate(self.appended) if n}
         return {**self.verdicts, **appended}
-
-
-async def count_read(counts: TopicCounts, data: bytes) -> None:
-    """Count the batches that a consumer read; yield to the event loop between many of them."""
-    counts.read_bytes += len(data)
-    turns = TimeSlices()
-    for records in records_of_batches(data):
-        counts.read_batches += 1
-        counts.read_records += records
-        if turns.due():
-            await asyncio.sleep(0)
 
 
 class Counts:

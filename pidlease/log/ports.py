@@ -3,9 +3,10 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.log_config import LogConfig
 from pidlease.core.timed_offset import TimedOffset
-from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.record_batch import BatchHeader, WholeBatches
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
 from pidlease.storage.topics.topic_store import Topic
 
@@ -27,6 +28,18 @@ class NewBatch:
 
 #: Called on the event loop with the base offsets of the batches of one append, or its error.
 AppendDone = Callable[[list[int] | Exception], None]
+
+
+class LogPart(NamedTuple):
+    """A part of a log, as it was read.
+
+    Attributes:
+        data: whole batches, and possibly the beginning of another one.
+        whole: the size and the counts of the whole batches.
+    """
+
+    data: Buffer
+    whole: WholeBatches
 
 
 class PartitionLog(Protocol):
@@ -106,7 +119,7 @@ class PartitionLog(Protocol):
             now_ms: the time, in ms since 1970.
         """
 
-    async def read(self, offset: int, max_bytes: int) -> bytes:
+    async def read(self, offset: int, max_bytes: int) -> LogPart:
         """Read from the batch that contains `offset`; the last batch may be cut by the limit.
 
         Returns at least one complete batch, whatever its size; nothing at the end of the log.

@@ -134,6 +134,7 @@ class FaultyFile:
         self._path = path
         self._plan = plan
         self.read_at = inner.read_at
+        self.read_cached = inner.read_cached
         self.size = inner.size
         self.close = inner.close
 

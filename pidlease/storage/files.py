@@ -29,6 +29,9 @@ _ASIDE: Final = ".aside-"
 _ASIDE_NAME: Final = re.compile(r"\.aside-\d+-\d+")
 _aside_numbers = itertools.count()
 
+#: Read from the page cache only; 0: Python was built without it, and nothing is read that way.
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
 #: How many bytes of a lock file are shown if it is locked.
 _HOLDER_BYTES: Final = 200
 
@@ -44,6 +47,9 @@ class OpenFile(Protocol):
 
     def read_at(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes; fewer only at the end of the file."""
+
+    def read_cached(self, size: int, position: int) -> bytearray | None:
+        """Read `size` bytes without a wait for the disk; None: `read_at` has to read them."""
 
     def size(self) -> int:
         """Return the length in bytes."""
@@ -166,6 +172,19 @@ class RealFile(OpenFile):
             parts.append(data)
             missing -= len(data)
         return b"".join(parts)
+
+    @override
+    def read_cached(self, size: int, position: int) -> bytearray | None:
+        if not _NOWAIT:
+            return None
+        data = bytearray(size)
+        try:
+            found = os.preadv(self._descriptor, [data], position, _NOWAIT)
+        except OSError:
+            # The pages are not in the cache, or the file system does not know this way to read.
+            # `read_at` raises any other error.
+            return None
+        return data if found == size else None
 
     @override
     def size(self) -> int:

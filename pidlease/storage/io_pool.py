@@ -106,6 +106,10 @@ class IoPool:
         """Call `done` in a later turn of the event loop with a result that is ready."""
         self._loop.call_soon(done, result)
 
+    def call_from_thread(self, call: Callable[[], object]) -> None:
+        """Call something on the event loop, from one of the threads."""
+        self._loop.call_soon_threadsafe(call)
+
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run `work` in a thread, and wait for its result.
 

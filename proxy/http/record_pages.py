@@ -17,7 +17,6 @@ from starlette.requests import Request
 
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
-from pidlease.engine.topic_counts import count_read
 from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, ReadQuery, content_in_json
 from pidlease.kafka.records.batch_records import (
     UndecodableError,
@@ -160,7 +159,7 @@ class Reads:
             return Page(b"", offset)
         async with self._reading:
             try:
-                data = await partition.log.read(offset, query.max_bytes)
+                part = await partition.log.read(offset, query.max_bytes)
             except OffsetRangeError:
                 if partition.incomplete:
                     raise partition.stopped_error() from None
@@ -170,7 +169,8 @@ class Reads:
                             partition=str(partition.name), error=str(error))  # fmt: skip
                 raise LogError(reason_for_clients(error)) from error
             _check_there(partition)
-            await count_read(partition.counts, data)
+            partition.counts.read(len(part.data), part.whole.batches, part.whole.records)
+            data = bytes(part.data)
             convert = partial(page_of, data, offset, query.max_bytes)
             return convert() if is_small(data) else await pool.run(convert)
 

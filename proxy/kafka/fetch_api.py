@@ -59,7 +59,7 @@ class FetchApi:
                 for name, rows in poll.topics.items()
             }
             parts = await write_fetch_response(header.version, slot.correlation_id, topics)
-            await poll.count(slot.count_error)
+            poll.count(slot.count_error)
         slot.fill(*parts)
 
     async def _begin(self, header: RequestHeader, frame: bytearray) -> Poll:
@@ -120,6 +120,6 @@ class FetchApi:
             return True
         # Drop the records and read them again later: no memory is reserved for them meanwhile.
         for row in ready:
-            row.data = b""
+            row.clear()
         slot.resize(0)
         return False

@@ -10,25 +10,39 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.buffer import Buffer
 from pidlease.engine.engine import Engine
 from pidlease.engine.partition import Partition
-from pidlease.engine.topic_counts import count_read
 from pidlease.kafka.codec.fetch import FetchRequest, PartitionRecords
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.kafka.error_codes import HELD_BACK
+from pidlease.kafka.records.record_batch import WholeBatches, whole_batches
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
+
+#: Copying so many bytes takes about as long as another step.
+_STEP_BYTES: Final = 16 << 10
 
 
 @dataclass(slots=True)
 class PartitionFetch:
-    """One partition of a request, and the records or error for it."""
+    """One partition of a request, and the records or error for it.
+
+    Attributes:
+        data: whole batches.
+        whole: the counts of the batches in it; None: there are none.
+    """
 
     index: int
     offset: int
     max_bytes: int
     partition: Partition | None
-    data: bytes = b""
+    data: Buffer = b""
+    whole: WholeBatches | None = None
     code: ErrorCode = ErrorCode.none
+
+    def clear(self) -> None:
+        """Drop the records."""
+        self.data, self.whole = b"", None
 
 
 def partition_records(row: PartitionFetch) -> PartitionRecords:
@@ -105,7 +119,8 @@ class Poll:
         return found
 
     def _has_records(self, row: PartitionFetch) -> bool:
-        row.data, row.code = b"", ErrorCode.none
+        row.clear()
+        row.code = ErrorCode.none
         partition = row.partition
         if partition is None or partition.gone:
             self._fail(row, ErrorCode.unknown_topic_or_partition)
@@ -122,6 +137,8 @@ class Poll:
     async def read(self, ready: list[PartitionFetch], limit: int) -> int:
         """Read at most `limit` bytes, but the first batch whole; return the number of bytes.
 
+        Parts of batches count, but are not returned.
+
         Parameters:
             ready: the partitions that have records.
         """
@@ -130,13 +147,22 @@ class Poll:
             if left <= 0 and left != limit:
                 break
             if row.partition is not None:
-                await self._read(row, row.partition, max(min(row.max_bytes, left), 1))
-                left -= len(row.data)
+                size = await self._read(row, row.partition, max(min(row.max_bytes, left), 1))
+                left -= size
+                if self._turns.due(1 + size // _STEP_BYTES):
+                    await asyncio.sleep(0)
         return limit - left
 
-    async def _read(self, row: PartitionFetch, partition: Partition, size: int) -> None:
+    async def _read(self, row: PartitionFetch, partition: Partition, bytes_max: int) -> int:
+        """Read a partition's records; return the number of bytes that were read."""
+        size = 0
         try:
-            row.data = await partition.log.read(row.offset, size)
+            data, whole = await partition.log.read(row.offset, bytes_max)
+            size = len(data)
+            if whole.end_offset > partition.readable_end:
+                # The log has records that count only when they are applied to the producers.
+                whole = whole_batches(data, partition.readable_end)
+            row.data, row.whole = memoryview(data)[: whole.size], whole
         except OffsetRangeError:
             stopped = bool(partition.incomplete)  # then no consumer may reset its position
             code = ErrorCode.kafka_storage_error if stopped else ErrorCode.offset_out_of_range
@@ -146,16 +172,17 @@ class Poll:
         except (LogError, OSError):
             self._fail(row, ErrorCode.kafka_storage_error)
         if partition.gone:  # the topic was deleted during the read
-            row.data = b""
+            row.clear()
             self._fail(row, ErrorCode.unknown_topic_or_partition)
+        return size
 
-    async def count(self, count_error: Callable[[int], None]) -> None:
+    def count(self, count_error: Callable[[int], None]) -> None:
         """Count the returned records, and call `count_error` with each error code."""
         for row in self.rows:
             if row.code is not ErrorCode.none:
                 count_error(row.code.value)
-            if row.data and row.partition is not None:
-                await count_read(row.partition.counts, row.data)
+            if row.whole is not None and row.partition is not None:
+                row.partition.counts.read(len(row.data), row.whole.batches, row.whole.records)
 
     def _fail(self, row: PartitionFetch, code: ErrorCode) -> None:
         row.code = code

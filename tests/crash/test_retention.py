@@ -2,6 +2,7 @@
 and without any, when nothing may go."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.crash.readback import check_pids
 from tests.crash.seeds import SOAK, new_random
 from tests.crash.tail import TailReader
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import until
 
 TOPIC = "retention"
 PARTITIONS = 2
@@ -110,12 +112,22 @@ def test_retention_under_load(tmp_path: Path, snapshots: str) -> None:
         else:
             assert all(starts), "nothing was removed"
         _check_what_is_left(server, tail, starts)
+        until(lambda: not _removed_and_open(server), "the close of removed segments")
         assert server.stop() == 0
         if snapshots == "none":
             check_pids(server.data_dir)
         verify(server.data_dir)
         print(f"snapshots {snapshots}: {written()} records, the logs begin at {starts};"
               f" {retries.total:.0f} duplicates caught")  # fmt: skip
+
+
+def _removed_and_open(server: PidleaseServer) -> list[str]:
+    """The segments that the server still has open, so that they still take disk space."""
+    found = []
+    for link in Path(f"/proc/{server.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return [each for each in found if each.endswith(".log (deleted)")]
 
 
 def _check_what_is_left(server: PidleaseServer, tail: TailReader, starts: list[int]) -> None:

@@ -406,7 +406,7 @@ async def test_a_large_body_holds_nobody_up(
         assert main not in places
         await here.append(values("small"))
         assert main in places
-        data = await here.partition.log.read(0, 1)
+        data = bytes((await here.partition.log.read(0, 1)).data)
         assert len(batches_of(data)) == 1, "all or none: one batch"
 
 

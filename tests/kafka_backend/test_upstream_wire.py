@@ -161,6 +161,32 @@ def test_fetch_of_many_partitions_is_asked(version: int) -> None:
     assert {each.partition_max_bytes for topic in body.topics for each in topic.partitions} == {600}
 
 
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_part_of_a_clients_fetch_is_asked(version: int) -> None:
+    """Its partitions of one leader, each with the bytes that the client asks for."""
+    request = fetch_wire.FetchRequest(70, 3, 5000, READ_COMMITTED, [])
+    positions = [
+        (topic, fetch_wire.FetchPosition(*row))
+        for topic, row in (("a", (3, 1, 100)), ("b", (7, 2**33, 300)), ("a", (0, 5, 200)))
+    ]
+    header, body = read_request(
+        FETCH, version, fetch_wire.write_forwarded_fetch(version, request, positions)
+    )
+    assert (header.request_api_key, header.client_id) == (FETCH, "pidlease")
+    assert (body.max_wait, body.min_bytes) == (timedelta(milliseconds=70), 3)
+    assert (body.max_bytes, body.isolation_level, body.replica_id) == (5000, 1, -1)
+    found = [
+        (topic.topic, [(each.partition, each.fetch_offset, each.partition_max_bytes)
+                       for each in topic.partitions])
+        for topic in body.topics
+    ]  # fmt: skip
+    assert found == [("a", [(3, 1, 100), (0, 5, 200)]), ("b", [(7, 2**33, 300)])]
+    parts = [each for topic in body.topics for each in topic.partitions]
+    assert {getattr(each, "current_leader_epoch", -1) for each in parts} == {-1}
+    assert (getattr(body, "session_id", 0), getattr(body, "session_epoch", -1)) == (0, -1)
+    assert (getattr(body, "forgotten_topics_data", ()), getattr(body, "rack_id", "")) == ((), "")
+
+
 def fetched(version: int) -> bytes:
     def part(index: int, code: int, records: bytes | None, aborted: int) -> dict[str, object]:
         transactions = [{"producer_id": 5 + n, "first_offset": n} for n in range(aborted)]

@@ -119,7 +119,8 @@ def read_fetch_both_ways(header: RequestHeader, body: bytearray) -> None:
         for topic in by_kio.topics
     ]  # fmt: skip
     wait_ms = by_kio.max_wait // timedelta(milliseconds=1)
-    assert by_hand == (wait_ms, by_kio.min_bytes, by_kio.max_bytes, topics)
+    sizes = by_kio.min_bytes, by_kio.max_bytes
+    assert by_hand == (wait_ms, *sizes, by_kio.isolation_level, topics)
 
 
 def _outcome(read: Callable[[], Any]) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pidlease.engine.partition import Partition
 from tests.kafka_listener.batches import NOW_MS, batch, batches_of, records_of
 from tests.kafka_listener.client import WireClient, fetched, fetched_of
 from tests.kafka_listener.harness import Server, Wanted, serving
@@ -284,3 +285,60 @@ async def test_a_damaged_record_is_told_when_looking_for_a_time(client: WireClie
     found = await _offsets(client, NOW_MS - 5)
     assert found[0][0] in (0, 2, 56), found
     assert (await client.fetch("t")).end == 1
+
+
+async def test_a_batch_that_the_limit_cuts_is_not_sent(client: WireClient) -> None:
+    """It counts for min_bytes: nothing more would come."""
+    await _fill(client, 3, size=600)
+    started = time.monotonic()
+    wanted = {"partition_max_bytes": 1000, "min_bytes": 1000, "wait_ms": _LONG_MS}
+    for offset in range(2):
+        found = await client.fetch("t", offset, **wanted)
+        (only,) = batches_of(found.data)
+        assert [record.offset for record in records_of(found.data)] == [offset]
+        assert len(only) == len(found.data)
+    assert time.monotonic() - started < _LONG_S / 2
+
+
+async def test_records_that_count_for_no_producer_yet_are_not_sent(
+    server: Server, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append stands in the log before the event loop applies it."""
+    await _fill(client, 4)
+    monkeypatch.setattr(Partition, "readable_end", property(lambda _: 2))
+    found = await client.fetch("t", 0)
+    assert (found.end, [each.offset for each in records_of(found.data)]) == (2, [0, 1])
+    monkeypatch.undo()
+    found = await client.fetch("t", 2)
+    assert (found.end, [each.offset for each in records_of(found.data)]) == (4, [2, 3])
+    counts = server.engine.counts.of("t")
+    assert (counts.read_batches, counts.read_records) == (4, 4)
+
+
+async def test_a_reader_of_a_topic_that_is_made_again_reads_the_new_one(
+    server: Server, client: WireClient
+) -> None:
+    await _fill(client, 4)
+    for offset in range(2):
+        assert (await client.fetch("t", offset, partition_max_bytes=1)).data
+    await server.topics.delete("t")
+    assert (await client.fetch("t", 2)).code == 3
+    await client.create("t")
+    for value in (b"new 0", b"new 1", b"new 2"):
+        await client.produce("t", batch([value]))
+    for offset in range(3):
+        found = await client.fetch("t", offset, partition_max_bytes=1)
+        assert [each.value for each in records_of(found.data)] == [b"new %d" % offset]
+    assert (await client.fetch("t", 4)).code == 1
+
+
+async def test_a_reader_whose_records_are_deleted_is_out_of_range(
+    server: Server, client: WireClient
+) -> None:
+    await _fill(client, 4)
+    assert (await client.fetch("t", 0, partition_max_bytes=1)).data
+    partition = server.engine.partition("t", 0)
+    assert partition is not None
+    assert await partition.delete_records(3) == 3
+    assert (await client.fetch("t", 1)).code == 1
+    assert [each.offset for each in records_of((await client.fetch("t", 3)).data)] == [3]

@@ -8,12 +8,16 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
-from pidlease.kafka.codec.fetch import EncodedPartition
+from pidlease.kafka.codec.fetch import (
+    READ_UNCOMMITTED,
+    EncodedPartition,
+    FetchPosition,
+    FetchRequest,
+)
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
@@ -21,7 +25,7 @@ from tests.kafka_backend.test_upstream_wire import read_request, write_response
 from tests.kafka_listener.batches import batch, records_of
 from tests.kafka_listener.client import fetched, fetched_of
 from tests.kafka_listener.harness import Server, serving
-from tests.kafka_listener.messages import FETCH, build
+from tests.kafka_listener.messages import FETCH
 
 #: Long enough that nothing is mistaken for it.
 WAIT_MS: Final = 400
@@ -202,13 +206,8 @@ class Cluster:
 
     async def fetch(self, *numbers: int, wait_ms: int = LONG_MS, topic: str = "t") -> list[int]:
         """The codes that partitions are answered with; the size of records in the place of a 0."""
-        parts = [
-            {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20,
-             "current_leader_epoch": -1}
-            for number in numbers
-        ]  # fmt: skip
-        values = {**fetched([], wait_ms=wait_ms), "topics": [{"topic": topic, "partitions": parts}]}
-        request = build(load_request_schema(FETCH, 11), values)
+        positions = [FetchPosition(number, 0, 1 << 20) for number in numbers]
+        request = FetchRequest(wait_ms, 1, 1 << 20, READ_UNCOMMITTED, [(topic, positions)])
         header = RequestHeader(FETCH, 11, 5, "c", 0)
         links: Any = self.links
         rows = await self.fetching._gather(links, self.fetches, header, request)

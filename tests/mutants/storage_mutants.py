@@ -4,9 +4,11 @@ from typing import Final
 
 from tests.mutants.mutant import (
     BATCH,
+    CACHED_READS,
     CHANGES,
     DAMAGE,
     FAULTS,
+    FETCH,
     FLUSH,
     FOLDER,
     LOG,
@@ -19,6 +21,7 @@ from tests.mutants.mutant import (
 )
 
 _SEGMENT: Final = "pidlease/log/segments/segment.py"
+_LOG_VIEW: Final = "pidlease/log/segments/log_view.py"
 _SNAPSHOT_TABLES: Final = "pidlease/storage/snapshot_tables.py"
 _EMBEDDED: Final = "pidlease/log/segments/embedded_log.py"
 _SNAPSHOTS: Final = "pidlease/storage/snapshots.py"
@@ -159,6 +162,55 @@ STORAGE: Final = (
         "        if end > limit_offset:\n            return\n",
         "",
         (LOG,),
+    ),
+    Mutant(
+        "a reader that continues gets what is not acknowledged",
+        _LOG_VIEW,
+        "        size = min(max(max_bytes, HEADER_BYTES), end - position)\n",
+        "        size = max(max_bytes, HEADER_BYTES)\n",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "a batch that is longer than the log is read",
+        _LOG_VIEW,
+        "                if size > end - position:\n",
+        "                if size < 0:\n",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "a read on the event loop counts any number of batches",
+        _LOG_VIEW,
+        "        if whole.batches == _CACHED_BATCHES_MAX:\n",
+        "        if whole.batches < 0:\n",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "any number of segments stays open for readers",
+        "pidlease/log/segments/open_segments.py",
+        "len(self._files) >= self._limit or",
+        "",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "readers at one offset are known once",
+        _LOG_VIEW,
+        "position + whole.size, readers + 1\n",
+        "position + whole.size, 1\n",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "a fetch sends a part of a batch",
+        "proxy/kafka/fetch_poll.py",
+        "memoryview(data)[: whole.size]",
+        "memoryview(data)",
+        (FETCH,),
+    ),
+    Mutant(
+        "a fetch sends what is not applied to the producers",
+        "proxy/kafka/fetch_poll.py",
+        "            if whole.end_offset > partition.readable_end:\n",
+        "            if whole.end_offset < 0:\n",
+        (FETCH,),
     ),
     Mutant(
         "CRC not checked",

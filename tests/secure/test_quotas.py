@@ -179,7 +179,7 @@ async def test_requests_that_wait_do_so_in_order_and_only_so_many(
                 await _throttled(each)
             partition = running.server.engine.partition("t", 0)
             assert partition is not None
-            stored = await partition.log.read(1, 1 << 20)
+            stored = bytes((await partition.log.read(1, 1 << 20)).data)
             assert [stored.count(b"\x02%d\x00" % number) for number in range(3)] == [1, 1, 1]
             assert (
                 stored.index(b"\x020\x00") < stored.index(b"\x021\x00") < stored.index(b"\x022\x00")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import NewBatch
 
@@ -59,7 +60,7 @@ def simple(index: int, *, records: int = 1, size: int = 20, timestamp: int = TIM
     return new_batch(make_batch(values, timestamps=timestamp))
 
 
-def read_records(data: bytes) -> list[StoredRecord]:
+def read_records(data: Buffer) -> list[StoredRecord]:
     """All records of all whole batches; raises where a batch's CRC does not fit."""
     found: list[StoredRecord] = []
     batches = MemoryRecords(bytes(data))

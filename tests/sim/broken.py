@@ -31,6 +31,7 @@ class ForgetfulFile:
     def __init__(self, inner: OpenFile) -> None:
         self._inner = inner
         self.read_at = inner.read_at
+        self.read_cached = inner.read_cached
         self.size = inner.size
         self.truncate = inner.truncate
         self.close = inner.close

@@ -34,6 +34,7 @@ class SimFiles(Gate):
     The root folder exists from the start. Attributes beside the gate's:
 
         capacity: the disk's size in bytes, or None; holes count, names do not.
+        cached: whether files are in the page cache.
         lost_writes, lost_sectors, lost_names, torn_files: what the power cut that led here took
             away, so that a test can tell that there was something to lose (see `disk.Losses`).
     """
@@ -53,6 +54,7 @@ class SimFiles(Gate):
         self.seed = seed
         self.capacity = capacity
         self.ordered_names = ordered_names
+        self.cached = True
         self.random = Random(seed)
         self.tree = Tree()
         self._locked: set[FileNode] = set()
@@ -311,6 +313,13 @@ class SimFile:
             self._check_open()
             self._files.check_failures("read", self._path)
             return bytes(self._node.content[position : position + size])
+
+    def read_cached(self, size: int, position: int) -> bytearray | None:
+        """See `OpenFile`."""
+        with self._files.operation("read_cached", self._path):
+            self._check_open()
+            data = bytearray(self._node.content[position : position + size])
+            return data if self._files.cached and len(data) == size else None
 
     def size(self) -> int:
         """See `OpenFile`."""

@@ -278,7 +278,7 @@ async def read_values(partition: Partition, offset: int) -> list[bytes]:
     at = offset
     while at < end:
         try:
-            records = read_records(await partition.log.read(at, 700))
+            records = read_records((await partition.log.read(at, 700)).data)
         except LogError as error:
             raise Violation(f"{partition.name}: offset {at} cannot be read: {error!r}") from error
         new = [record for record in records if at <= record.offset < end]

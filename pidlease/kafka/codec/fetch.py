@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH, CLIENT_ID
 from pidlease.kafka.codec.messages import next_id
@@ -106,7 +107,7 @@ class PartitionRecords(NamedTuple):
     code: int
     end_offset: int
     start_offset: int
-    data: bytes
+    data: Buffer
 
 
 # ---------------------------------------------------------------------- requests of clients
@@ -127,12 +128,14 @@ class FetchRequest(NamedTuple):
         wait_ms: how long to wait for `bytes_min`.
         bytes_min: respond when there are so many bytes.
         bytes_max: the most bytes of all partitions; one batch may be larger.
+        isolation: READ_UNCOMMITTED or READ_COMMITTED.
         topics: each topic's name with its partitions, in order.
     """
 
     wait_ms: int
     bytes_min: int
     bytes_max: int
+    isolation: int
     topics: list[tuple[str, list[FetchPosition]]]
 
 
@@ -147,7 +150,7 @@ def read_fetch_request(frame: bytearray, at: int, version: int) -> FetchRequest:
         MalformedError: the bytes are not a body of this version.
     """
     reader = Reader(frame, at, flexible=False)
-    _, wait_ms, bytes_min, bytes_max, _ = reader.fields(_CLIENT_WAIT)
+    _, wait_ms, bytes_min, bytes_max, isolation = reader.fields(_CLIENT_WAIT)
     if version >= _SESSION_FROM:
         reader.fields(_SESSION)
     topics: list[tuple[str, list[FetchPosition]]] = []
@@ -164,7 +167,7 @@ def read_fetch_request(frame: bytearray, at: int, version: int) -> FetchRequest:
     if version >= _RACK_FROM:
         reader.string()
     reader.end()
-    return FetchRequest(wait_ms, bytes_min, bytes_max, topics)
+    return FetchRequest(wait_ms, bytes_min, bytes_max, isolation, topics)
 
 
 def _read_positions(reader: Reader, version: int) -> list[FetchPosition]:
@@ -210,14 +213,39 @@ def write_fetch_request(
         limits: how much to return, and when.
         client_id: the name of this client in the brokers' logs.
     """
+    bytes_max = limits.partition_bytes_max
+    positions = [
+        (place.topic, FetchPosition(place.partition, offset, bytes_max))
+        for place, offset in offsets.items()
+    ]
+    wait = _WAIT.pack(-1, limits.wait_ms, 1, limits.bytes_max, limits.isolation)
+    return _write_request(version, client_id, wait, positions)
+
+
+def write_forwarded_fetch(
+    version: int, request: FetchRequest, positions: Iterable[tuple[str, FetchPosition]]
+) -> bytes:
+    """Write a part of a client's request to Kafka, under a correlation id of its own.
+
+    Sessions, the rack and leader epochs are left out.
+
+    Parameters:
+        positions: the partitions of the part, each with its topic's name.
+    """
+    wait = _WAIT.pack(-1, request.wait_ms, request.bytes_min, request.bytes_max, request.isolation)
+    return _write_request(version, CLIENT_ID, wait, positions)
+
+
+def _write_request(
+    version: int, client_id: str, wait: bytes, positions: Iterable[tuple[str, FetchPosition]]
+) -> bytes:
     topics: dict[str, list[bytes]] = {}
-    for place, offset in offsets.items():
-        row = _write_position(version, place.partition, offset, limits.partition_bytes_max)
-        topics.setdefault(place.topic, []).append(row)
+    for topic, position in positions:
+        topics.setdefault(topic, []).append(_write_position(version, *position))
     parts = [
         _HEADER.pack(API_FETCH, version, next_id()),
         write_string(client_id, flexible=False),
-        _WAIT.pack(-1, limits.wait_ms, 1, limits.bytes_max, limits.isolation),
+        wait,
     ]
     if version >= _SESSION_FROM:
         parts.append(_SESSION.pack(0, -1))
@@ -407,7 +435,7 @@ async def write_fetch_response(
         for number, code, end, start, data in rows:
             heads.append(_write_row(version, number, code, (end, end, start), len(data)))
             if data:
-                parts += (b"".join(heads), data)
+                parts += (b"".join(heads), data)  # type: ignore[arg-type]  # as above
                 heads.clear()
             if turns.due():
                 await asyncio.sleep(0)

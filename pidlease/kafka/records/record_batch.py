@@ -5,7 +5,8 @@ offset and the leader epoch may be overwritten without a new CRC.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -15,7 +16,7 @@ from pidlease.core.buffer import Buffer
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
-_LENGTH: Final = struct.Struct(">i")
+_OFFSET_MAX: Final = 2**63 - 1
 
 HEADER_BYTES: Final = _HEADER.size  # 61
 #: The bytes before those that `batch_length` counts: the base offset and the length itself.
@@ -29,8 +30,8 @@ CRC_AT: Final = 17
 PRODUCER_AT: Final = 43
 #: The position of the attributes, where the bytes covered by the CRC begin.
 CRC_FROM: Final = 21
-#: A batch's length, and its last field, the number of its records.
-_LENGTH_AND_RECORDS: Final = struct.Struct(f">{LENGTH_AT}xi{HEADER_BYTES - LENGTH_AT - 8}xi")
+#: A batch's base offset and length, and its last field, the number of its records.
+_OFFSET_LENGTH_RECORDS: Final = struct.Struct(f">qi{HEADER_BYTES - LENGTH_PREFIX_BYTES - 4}xi")
 ATTRIBUTES_AT: Final = CRC_FROM
 MAGIC: Final = 2
 #: Compression types by the low three attribute bits.
@@ -142,33 +143,46 @@ def read_from_client(data: Buffer) -> BatchHeader | None:
     return header
 
 
-def records_of_batches(data: Buffer) -> Iterator[int]:
-    """Yield the number of records of each batch in a part of a log, by its header, unchecked.
+class WholeBatches(NamedTuple):
+    """The whole batches at the beginning of a part of a log.
 
-    A batch that is cut short at the end does not count.
+    Attributes:
+        size: in bytes.
+        batches: their number.
+        records: the number of their records.
+        end_offset: the offset after their last record; -1: there is no whole batch.
     """
-    at, end, unpack = 0, len(data) - HEADER_BYTES, _LENGTH_AND_RECORDS.unpack_from
-    while at <= end:
-        length, records = unpack(data, at)
-        at += max(length, 0) + LENGTH_PREFIX_BYTES
-        if at > len(data):
-            return
-        yield records
+
+    size: int
+    batches: int
+    records: int
+    end_offset: int
 
 
-def end_of_batches(data: Buffer) -> tuple[int, int]:
-    """Return where the whole batches of a part of a log end, and the offset after them, unchecked.
+def whole_batches(
+    data: Buffer, before: int = _OFFSET_MAX, batches_max: int = sys.maxsize
+) -> WholeBatches:
+    """Return the size and the counts of the whole batches in a part of a log, by their headers.
 
-    The position is 0 if there is no whole batch.
+    The headers are not checked.
+
+    Parameters:
+        before: end at the first batch with this base offset, or a higher one.
+        batches_max: end after so many batches.
     """
-    at, last, end, unpack = 0, -1, len(data) - HEADER_BYTES, _LENGTH.unpack_from
-    while at <= end:
-        (length,) = unpack(data, at + LENGTH_AT)
+    at = batches = records = 0
+    last, size, end = -1, len(data), len(data) - HEADER_BYTES
+    unpack = _OFFSET_LENGTH_RECORDS.unpack_from
+    while at <= end and batches < batches_max:
+        offset, length, count = unpack(data, at)
         following = at + max(length, 0) + LENGTH_PREFIX_BYTES
-        if following > len(data):
+        if following > size or offset >= before:
             break
         at, last = following, at
-    return (at, read_header(data, last).last_offset + 1) if at else (0, -1)
+        batches += 1
+        records += count
+    end_offset = read_header(data, last).last_offset + 1 if batches else -1
+    return WholeBatches(at, batches, records, end_offset)
 
 
 def write_header(header: BatchHeader) -> bytes:

@@ -47,9 +47,10 @@ from pidlease.kafka.records.record_batch import (
     CorruptBatchError,
     check_intact,
     read_header,
+    whole_batches,
 )
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged
-from pidlease.log.ports import AppendDone, AppendReceiver, Forwarded, NewBatch
+from pidlease.log.ports import AppendDone, AppendReceiver, Forwarded, LogPart, NewBatch
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -66,6 +67,8 @@ _log = structlog.get_logger(__name__)
 
 #: The size of one fetch of a replay or catch-up.
 _READ_BYTES: Final = 8 << 20
+#: The batches of a larger read are counted in a thread.
+_COUNTED_BYTES_MAX: Final = 64 << 10
 #: Kafka's own producer ids are below this number, those that pidlease leases are not.
 _PIDS_OF_KAFKA: Final = 1 << 48
 #: How often a request that only reads is sent in all, if it fails.
@@ -298,13 +301,15 @@ class KafkaPartitionLog:
                 f"{self._place} went up to {end}, and for its leader now to {found.end_offset}"
             )
 
-    async def read(self, offset: int, max_bytes: int) -> bytes:
+    async def read(self, offset: int, max_bytes: int) -> LogPart:
         """Read from the batch that contains an offset on."""
         if not self.start_offset <= offset <= self.end_offset:
             await self.look()
         found = await self._fetch(offset, max_bytes)
         self.end_offset = max(self.end_offset, found.end_offset)
-        return found.data
+        if len(found.data) <= _COUNTED_BYTES_MAX:
+            return LogPart(found.data, whole_batches(found.data))
+        return LogPart(found.data, await self._pool.run(partial(whole_batches, found.data)))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record with this timestamp (ms) or a later one."""

@@ -25,6 +25,7 @@ from pidlease.core.log_config import LogConfig
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.open_logs import OpenLogs
+from pidlease.log.segments.open_segments import OpenSegments
 from pidlease.storage.errors import DataFolderError, reason_for_clients
 from pidlease.storage.files import (
     Files,
@@ -67,7 +68,8 @@ class DataDirectory(LogStore):
 
     Parameters:
         defaults: the settings of topics without own settings.
-        open_logs_max: partitions that may hold files open, up to four each.
+        open_logs_max: partitions that may hold files open, up to four each; readers may hold a file
+            of an eighth of them.
 
     Raises:
         DataFolderError: another process uses it, it cannot be written, or its format is newer.
@@ -93,6 +95,8 @@ class DataDirectory(LogStore):
         #: Deleted topics with logs that could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
+        #: An eighth of the logs, so that the number of open files hardly grows.
+        self.open_segments: Final = OpenSegments(pool, max(open_logs_max // 8, 1))
         _refuse_foreign_files(files, path)
         self._lock = lock_folder(files, path)
         try:
@@ -245,7 +249,9 @@ class DataDirectory(LogStore):
         name = _partition_folder(topic, partition)
         folder = self.path / "logs" / name
         config = config_of(topic, self._defaults)
-        log = EmbeddedPartitionLog(self._files, folder, config, self._pool, self.open_logs)
+        log = EmbeddedPartitionLog(
+            self._files, folder, config, self._pool, self.open_logs, self.open_segments
+        )
         known = name in self._durable_folders
         # Only for its first log: later, the topic may be deleted and made again.
         self._durable_folders.discard(name)
@@ -260,6 +266,7 @@ class DataDirectory(LogStore):
     @override
     def close(self) -> None:
         """Close all logs; if a partition is stopped, the stop is not clean."""
+        self.open_segments.close()
         try:
             for log in self._logs.values():
                 try:

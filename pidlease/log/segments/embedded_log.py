@@ -14,11 +14,12 @@ from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.kafka.records.record_batch import place
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
-from pidlease.log.ports import AppendDone, NewBatch
+from pidlease.log.ports import AppendDone, LogPart, NewBatch
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start, write_log_start
 from pidlease.log.segments.log_view import LogView, ReadPositions
 from pidlease.log.segments.open_logs import OpenLogs
+from pidlease.log.segments.open_segments import OpenSegments
 from pidlease.log.segments.retention import is_past, removable
 from pidlease.log.segments.segment import (
     LOG_SUFFIX,
@@ -70,6 +71,7 @@ class EmbeddedPartitionLog:
         config: the topic's settings.
         pool: the threads for blocking work.
         open_logs: limits how many logs hold files open.
+        open_segments: the segments that are open for readers; None: each read opens its segment.
     """
 
     def __init__(
@@ -79,11 +81,13 @@ class EmbeddedPartitionLog:
         config: LogConfig,
         pool: IoPool,
         open_logs: OpenLogs | None = None,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
         self._pool = pool
         self._open_logs = open_logs if open_logs is not None else OpenLogs(1)
+        self._open_segments = open_segments
         self._holds_files = False
         self._deleted_to = 0
         #: Above the end offset only if acknowledged records cannot be read.
@@ -574,9 +578,18 @@ class EmbeddedPartitionLog:
 
     # ------------------------------------------------------------------ reading
 
-    async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Read from the batch that contains an offset on."""
-        return await self._pool.run(partial(self.view.read, offset, max_bytes, self._positions))
+    async def read(self, offset: int, max_bytes: int) -> LogPart:
+        """Read from the batch that contains an offset on.
+
+        A reader that continues gets at once what is in the page cache (docs/adr/0037).
+        """
+        view, positions, opened = self.view, self._positions, self._open_segments
+        if opened is None:
+            return await self._pool.run(partial(view.read, offset, max_bytes, positions))
+        found = view.read_cached(offset, max_bytes, positions, opened)
+        if found is not None:
+            return found
+        return await self._pool.run(partial(view.read, offset, max_bytes, positions, opened.keep))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:
         """Return the first record with this timestamp (ms) or a later one."""

@@ -1,6 +1,6 @@
 """One segment of a partition: NNNNNNNNNNNNNNNNNNNN.log, and its two sparse indexes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -64,13 +64,19 @@ class SegmentFiles:
         return self.folder / (self._stem + suffix)
 
     @contextmanager
-    def reading(self, suffix: str) -> Iterator[OpenFile]:
-        """Open one of its files for reading."""
-        file = self.files.open_readonly(self.path(suffix))
+    def reading(self, suffix: str, keep: "Keep | None" = None) -> Iterator[OpenFile]:
+        """Open one of its files for reading.
+
+        Parameters:
+            keep: takes the file after the reading, and returns whether it did.
+        """
+        file, kept = self.files.open_readonly(self.path(suffix)), False
         try:
             yield file
+            kept = keep is not None and keep(self, file)
         finally:
-            file.close()
+            if not kept:
+                file.close()
 
     def log_size(self) -> int:
         """Return the size of the .log, in bytes."""
@@ -177,6 +183,10 @@ class SegmentFiles:
                 _, header = next(scan_headers(log, position, end))
                 return header.max_timestamp == timestamp
         return False
+
+
+#: Takes an open .log instead of a close; False: it does not.
+Keep = Callable[[SegmentFiles, OpenFile], bool]
 
 
 class ActiveSegment:

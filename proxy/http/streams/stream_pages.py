@@ -17,7 +17,7 @@ from pidlease.kafka.records.batch_records import (
     records_in,
 )
 from pidlease.kafka.records.identity_header import HEADER_NAME
-from pidlease.kafka.records.record_batch import records_of_batches
+from pidlease.kafka.records.record_batch import whole_batches
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
@@ -83,8 +83,9 @@ def read_of(data: bytes, offset: int, end: int, bytes_max: int, *, is_json: bool
     first = leading_values(data, offset, end, bytes_max, is_json=is_json)
     rest = data[first.position :]
     found = _rest_of(first, rest, end, is_json=is_json)
-    counts = [*records_of_batches(rest)]
-    return Read(len(data), first.batches + len(counts), first.batches + sum(counts), found)
+    whole = whole_batches(rest)
+    batches, records = first.batches + whole.batches, first.batches + whole.records
+    return Read(len(data), batches, records, found)
 
 
 def _rest_of(first: Leading, data: bytes, end: int, *, is_json: bool) -> Values:
@@ -204,7 +205,7 @@ def _from(spans: Sequence[Span], offset: int) -> Iterator[Span]:
 
 async def _bytes_at(partition: Partition, at: int, bytes_max: int) -> bytes:
     try:
-        return await partition.log.read(at, bytes_max)
+        return bytes((await partition.log.read(at, bytes_max)).data)
     except OffsetRangeError:
         if partition.incomplete:
             raise partition.stopped_error() from None

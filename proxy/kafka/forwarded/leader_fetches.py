@@ -10,9 +10,7 @@ got the error at once would repeat the request at once, some hundred times a sec
 """
 
 import asyncio
-import dataclasses
 import time
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -20,26 +18,28 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, View
 from pidlease.kafka.client.exchange import read
 from pidlease.kafka.codec.fetch import (
     EncodedPartition,
+    FetchPosition,
+    FetchRequest,
     PartitionKey,
     empty_partition,
     join_partitions,
+    read_fetch_request,
     read_partitions,
+    write_forwarded_fetch,
 )
-from pidlease.kafka.codec.messages import Request, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.error_codes import HELD_BACK, STALE_LEADER
 from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
-from proxy.kafka.forwarded.split_requests import missing_partitions, without_leader_epoch
+from proxy.kafka.forwarded.split_requests import missing_partitions
 
 #: How long a broker may take beyond the request's maximum wait.
 _LATE_SECONDS: Final = 30.0
@@ -56,6 +56,8 @@ _log = structlog.get_logger(__name__)
 
 #: Identifies a request: version, isolation level, and (topic, partition, offset) of its partitions.
 _Key = tuple[int, int, tuple[tuple[str, int, int], ...]]
+#: A topic's name, and the position in one of its partitions.
+_Position = tuple[str, FetchPosition]
 _Rows = dict[PartitionKey, EncodedPartition | ErrorCode]
 
 
@@ -165,23 +167,27 @@ class LeaderFetches:
             MalformedError: the frame is not a valid request.
         """
         async with slot.connection.answering:
-            request = await read_request_slowly(header, frame)
+            request = read_fetch_request(frame, header.body, header.version)
             fetches.followed = slot.followed()
             rows = await self._gather(brokers, fetches, header, request)
             self._fill(slot, header, request, rows, fetches)
 
     async def _gather(
-        self, brokers: ClientBrokers, fetches: ClientFetches, header: RequestHeader, request: Any
+        self,
+        brokers: ClientBrokers,
+        fetches: ClientFetches,
+        header: RequestHeader,
+        request: FetchRequest,
     ) -> _Rows:
         """Return the partitions' parts when one is final, or the wait is over."""
         requested = (
-            TopicPartition(str(topic.topic), int(part.partition))
-            for topic in request.topics
-            for part in topic.partitions
+            TopicPartition(topic, position.number)
+            for topic, positions in request.topics
+            for position in positions
         )
         missing = await missing_partitions(self._cluster, requested)
         rows: _Rows = dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
-        deadline = time.monotonic() + min(request.max_wait.total_seconds(), _HELD_SECONDS_MAX)
+        deadline = time.monotonic() + min(request.wait_ms / 1000, _HELD_SECONDS_MAX)
         idle = False
         while True:
             known = len(rows)
@@ -212,7 +218,7 @@ class LeaderFetches:
         brokers: ClientBrokers,
         fetches: ClientFetches,
         header: RequestHeader,
-        request: Any,
+        request: FetchRequest,
         rows: _Rows,
         deadline: float,
     ) -> list[_BrokerFetch]:
@@ -221,56 +227,38 @@ class LeaderFetches:
         rows |= self._without_leader(by_leader.pop(NO_LEADER, []))
         sent: list[_BrokerFetch] = []
         for leader, some in by_leader.items():
-            part = self._part(request, some)
+            wait_ms = request.wait_ms
             if any(map(_is_final, rows.values())):
-                part = dataclasses.replace(part, max_wait=timedelta(0))
+                wait_ms = 0
             elif rows:
-                left = max(deadline - time.monotonic(), 0)
-                part = dataclasses.replace(part, max_wait=timedelta(seconds=left))
+                wait_ms = int(max(deadline - time.monotonic(), 0) * 1000)
+            part = request._replace(wait_ms=wait_ms, bytes_max=self._limit(request))
             try:
-                sent.append(await self._ask(brokers, fetches, header, leader, part))
+                sent.append(await self._ask(brokers, fetches, header, leader, part, some))
             except UpstreamError as error:
                 LINES.write(_log, "info", "a leader cannot be reached", leader,
                             broker=leader, error=str(error))  # fmt: skip
                 self._cluster.stale()
-                rows |= {(name, int(each.partition)): _NOT_LEADER for name, each in some}
+                rows |= {(name, each.number): _NOT_LEADER for name, each in some}
         return sent
 
-    def _split(self, request: Any, rows: _Rows) -> dict[int, list[tuple[str, Any]]]:
-        by_leader: dict[int, list[tuple[str, Any]]] = {}
-        for topic in request.topics:
-            for part in topic.partitions:
-                if rows and (topic.topic, int(part.partition)) in rows:
+    def _split(self, request: FetchRequest, rows: _Rows) -> dict[int, list[_Position]]:
+        by_leader: dict[int, list[_Position]] = {}
+        for topic, positions in request.topics:
+            for position in positions:
+                if rows and (topic, position.number) in rows:
                     continue
-                leader = self._cluster.view.leader(topic.topic, part.partition)
-                by_leader.setdefault(leader, []).append((topic.topic, part))
+                leader = self._cluster.view.leader(topic, position.number)
+                by_leader.setdefault(leader, []).append((topic, position))
         return by_leader
 
-    def _without_leader(self, parts: list[tuple[str, Any]]) -> _Rows:
-        if parts:
+    def _without_leader(self, positions: list[_Position]) -> _Rows:
+        if positions:
             self._cluster.stale()
-        return {(name, int(part.partition)): _NOT_LEADER for name, part in parts}
+        return {(name, position.number): _NOT_LEADER for name, position in positions}
 
-    def _part(self, request: Any, some: list[tuple[str, Any]]) -> Any:
-        """Return a request for some partitions, without session and rack."""
-        kinds = {topic.topic: topic for topic in request.topics}
-        named: dict[str, list[Any]] = {}
-        for name, part in some:
-            named.setdefault(name, []).append(without_leader_epoch(part))
-        topics = tuple(
-            dataclasses.replace(kinds[name], partitions=tuple(parts))
-            for name, parts in named.items()
-        )
-        other: dict[str, Any] = {
-            "session_id": 0, "session_epoch": -1, "forgotten_topics_data": (), "rack_id": "",
-            "max_bytes": type(request.max_bytes)(self._limit(request)),
-        }  # fmt: skip
-        fields = {each.name for each in dataclasses.fields(request)}
-        changes = {name: value for name, value in other.items() if name in fields}
-        return dataclasses.replace(request, topics=topics, **changes)
-
-    def _limit(self, request: Any) -> int:
-        return min(int(request.max_bytes), self._fetch_bytes_max)
+    def _limit(self, request: FetchRequest) -> int:
+        return min(request.bytes_max, self._fetch_bytes_max)
 
     async def _ask(
         self,
@@ -278,15 +266,12 @@ class LeaderFetches:
         fetches: ClientFetches,
         header: RequestHeader,
         leader: int,
-        part: Any,
+        request: FetchRequest,
+        positions: list[_Position],
     ) -> _BrokerFetch:
-        """Send a broker a request, unless it still has the same one."""
-        partitions = tuple(
-            (topic.topic, int(each.partition), int(each.fetch_offset))
-            for topic in part.topics
-            for each in topic.partitions
-        )
-        key = (header.version, int(part.isolation_level), partitions)
+        """Send a broker a request for some partitions, unless it still has the same one."""
+        partitions = tuple((topic, each.number, each.offset) for topic, each in positions)
+        key = (header.version, request.isolation, partitions)
         before = fetches.pending.get(leader)
         if before is not None:
             # Use a response with records; one without is out of date.
@@ -295,11 +280,11 @@ class LeaderFetches:
                     return before
             elif not before.answer.done():
                 before.connection.close()  # the client now reads other offsets
-        request = Request(API_FETCH, header.version)
-        seconds = part.max_wait.total_seconds() + _LATE_SECONDS
+        seconds = request.wait_ms / 1000 + _LATE_SECONDS
         async with brokers.order:
             connection = await brokers.connection(leader, polling=True)
-            answer = connection.begin(request.encode_entity(part), seconds)
+            part = write_forwarded_fetch(header.version, request, positions)
+            answer = connection.begin(part, seconds)
         sent = fetches.pending[leader] = _BrokerFetch(key, connection, answer)
         return sent
 
@@ -358,17 +343,17 @@ class LeaderFetches:
         self,
         slot: Slot,
         header: RequestHeader,
-        request: Any,
+        request: FetchRequest,
         rows: _Rows,
         fetches: ClientFetches,
     ) -> None:
         """Send the response; records beyond the limit are left for the next request."""
         topics: dict[str, list[bytes | memoryview]] = {}
         size, limit = 0, self._limit(request)
-        for topic in request.topics:
-            parts = topics.setdefault(topic.topic, [])
-            for part in topic.partitions:
-                partition = topic.topic, int(part.partition)
+        for topic, positions in request.topics:
+            parts = topics.setdefault(topic, [])
+            for position in positions:
+                partition = topic, position.number
                 row = rows.get(partition, ErrorCode.none)
                 code = _code(row)
                 if isinstance(row, EncodedPartition):

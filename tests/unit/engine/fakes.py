@@ -18,7 +18,7 @@ from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.log.ports import AppendDone, NewBatch
+from pidlease.log.ports import AppendDone, LogPart, NewBatch
 from pidlease.storage.errors import AppendFailedError, LogError, LogStoppedError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.topic_store import Topic
@@ -89,7 +89,7 @@ class FakeLog:
     async def retain(self, limit_offset: int, now_ms: int) -> int:
         return 0
 
-    async def read(self, offset: int, max_bytes: int) -> bytes:
+    async def read(self, offset: int, max_bytes: int) -> LogPart:
         raise NotImplementedError
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:

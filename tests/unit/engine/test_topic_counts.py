@@ -2,8 +2,7 @@
 
 from pidlease.core.pid import Policy
 from pidlease.engine.append_outcome import Status
-from pidlease.engine.topic_counts import OTHERS, TOPICS_MAX, Counts, count_read
-from tests.sim.batches import make_batch
+from pidlease.engine.topic_counts import OTHERS, TOPICS_MAX, Counts
 
 
 def test_topics_beyond_the_limit_share_one() -> None:
@@ -30,16 +29,3 @@ def test_outcomes_by_policy() -> None:
         (Policy.EPOCH, Status.APPENDED): 2,
         (Policy.EPOCH, Status.GAP): 1,
     }
-
-
-async def test_what_consumers_are_given() -> None:
-    """Whole batches count; one that is cut off at the end is read again."""
-    counts = Counts().of("t")
-    whole = bytes(make_batch([b"a", b"b"])) + bytes(make_batch([b"c"]))
-    await count_read(counts, whole + bytes(make_batch([b"d"]))[:-1])
-    assert (counts.read_batches, counts.read_records) == (2, 3)
-    await count_read(counts, b"")
-    assert (counts.read_batches, counts.read_records) == (2, 3)
-    many = bytes(make_batch([b"x"])) * 2_000  # more than is done at once
-    await count_read(counts, many)
-    assert (counts.read_batches, counts.read_records) == (2_002, 2_003)

@@ -13,6 +13,7 @@ from pidlease.kafka.records.record_batch import (
     check_intact,
     place,
     read_header,
+    whole_batches,
 )
 from tests.sim.batches import make_batch, read_records
 
@@ -130,3 +131,20 @@ def test_the_records_come_back_by_the_tests_own_reader() -> None:
         (100, b"a", 5, 9, 1, 40),
         (101, b"b", 4, 9, 1, 41),
     ]
+
+
+def test_whole_batches_are_counted_and_a_cut_one_is_not() -> None:
+    parts = [make_batch([b"a", b"b"]), make_batch([b"c"]), make_batch([b"d"] * 3)]
+    offset = 0
+    for part in parts:
+        place(part, offset)
+        offset += read_header(part).records
+    data = b"".join(parts)
+    two = len(parts[0]) + len(parts[1])
+    assert whole_batches(data) == (len(data), 3, 6, 6)
+    for cut in range(1, len(parts[2]) + 1):
+        assert whole_batches(data[:-cut]) == (two, 2, 3, 3)
+    assert whole_batches(data[: len(parts[0]) - 1]) == (0, 0, 0, -1)
+    assert whole_batches(b"") == (0, 0, 0, -1)
+    assert [whole_batches(data, before).end_offset for before in range(5)] == [-1, 2, 2, 3, 6]
+    assert whole_batches(data, batches_max=2) == (two, 2, 3, 3)

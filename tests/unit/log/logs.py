@@ -45,7 +45,7 @@ def read_all(log: EmbeddedPartitionLog, max_bytes: int = 1 << 20) -> list[Stored
     found: list[StoredRecord] = []
     offset, positions = log.start_offset, ReadPositions()
     while offset < log.end_offset:
-        records = read_records(log.view.read(offset, max_bytes, positions))
+        records = read_records(log.view.read(offset, max_bytes, positions).data)
         assert records, f"nothing at {offset}, the end is {log.end_offset}"
         assert records[0].offset <= offset <= records[-1].offset < log.end_offset
         found.extend(record for record in records if record.offset >= offset)

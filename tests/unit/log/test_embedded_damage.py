@@ -203,7 +203,7 @@ def odd_times() -> SimFiles:
 def answers(log: EmbeddedPartitionLog, records: list[StoredRecord]) -> None:
     """Everything that an index is used for, held against the records."""
     for record in records[::5]:
-        header = read_header(log.view.read(record.offset, 1, ReadPositions()))
+        header = read_header(log.view.read(record.offset, 1, ReadPositions()).data)
         assert header.base_offset == record.offset
     low, high = records[0].timestamp, max(record.timestamp for record in records)
     for timestamp in range(low - 1, high + 2, 3):

@@ -42,7 +42,7 @@ def test_records_come_back_as_sent_but_for_offset_and_leader_epoch() -> None:
     log.append_blocking([simple(9)])
     sent = make_batch([b"a", b"b"], pid=7, epoch=2, first=40)
     log.append_blocking([new_batch(bytearray(sent))])
-    stored = log.view.read(1, 1 << 20, ReadPositions())
+    stored = log.view.read(1, 1 << 20, ReadPositions()).data
     assert stored[16:] == sent[16:]
     assert read_header(stored)._replace(base_offset=0, leader_epoch=0) == read_header(
         sent
@@ -53,7 +53,7 @@ def test_records_come_back_as_sent_but_for_offset_and_leader_epoch() -> None:
 def test_reading_outside_of_the_log() -> None:
     log = open_log(SimFiles())
     fill(log, 3)
-    assert log.view.read(3, 100, ReadPositions()) == b""
+    assert log.view.read(3, 100, ReadPositions()).data == b""
     for offset in (-1, 4):
         with pytest.raises(OffsetRangeError) as caught:
             log.view.read(offset, 100, ReadPositions())
@@ -65,7 +65,7 @@ def test_a_read_gives_at_least_one_whole_batch_and_else_keeps_the_limit(max_byte
     log = open_log(SimFiles())
     fill(log, 8)
     for offset in range(8):
-        data = log.view.read(offset, max_bytes, ReadPositions())
+        data = log.view.read(offset, max_bytes, ReadPositions()).data
         header = read_header(data)
         assert header.base_offset == offset
         assert len(data) <= max(max_bytes, header.size)
@@ -77,7 +77,8 @@ def test_a_read_in_the_middle_of_a_batch_gives_the_batch() -> None:
     log.append_blocking([simple(0, records=5)])
     log.append_blocking([simple(1, records=5)])
     for offset in range(10):
-        assert read_header(log.view.read(offset, 1, ReadPositions())).base_offset == offset // 5 * 5
+        data = log.view.read(offset, 1, ReadPositions()).data
+        assert read_header(data).base_offset == offset // 5 * 5
 
 
 def test_rolls_by_size_and_names_segments_by_their_base_offset() -> None:
@@ -251,7 +252,7 @@ async def test_append_read_flush_and_find_through_the_pool() -> None:
     log.append([simple(0), simple(1)], answers.put_nowait)
     assert await answers.get() == [0, 1]
     await log.flush()
-    assert len(read_records(await log.read(0, 1000))) == 2
+    assert len(read_records((await log.read(0, 1000)).data)) == 2
     assert await log.find_time(TIME_MS) == TimedOffset(0, TIME_MS)
     assert await log.retain(2, TIME_MS) == 0
     log.stop("enough")

@@ -122,7 +122,7 @@ async def test_a_partition_that_moved_is_read_from_its_new_leader(
 ) -> None:
     async with partition(3) as (log, upstream):
         upstream.fetched += (failure, FetchedRecords(0, 3, 0, b"records"))
-        assert await log.read(0, 100) == b"records"
+        assert (await log.read(0, 100)).data == b"records"
         assert upstream.asked == [0, 0]
         assert upstream.stales == 1
 

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from pidlease.core.log_config import LogConfig
-from pidlease.kafka.records.record_batch import end_of_batches
 from pidlease.log.segments.log_view import ReadPositions
 from pidlease.log.segments.segment import SegmentFiles
 from tests.sim.files import SimFiles
@@ -32,14 +31,14 @@ def test_a_reader_that_continues_is_not_searched_for(searches: list[int]) -> Non
     assert len(log.view.segments) > 3
     positions, offset = ReadPositions(), 7
     while offset < log.end_offset:
-        data = log.view.read(offset, 300, positions)
-        assert data == log.view.read(offset, 300, ReadPositions())
-        offset = end_of_batches(data)[1]
+        part = log.view.read(offset, 300, positions)
+        assert part == log.view.read(offset, 300, ReadPositions())
+        offset = part.whole.end_offset
     searched = set(searches)
     searches.clear()
     positions, offset = ReadPositions(), 7
     while offset < log.end_offset:
-        offset = end_of_batches(log.view.read(offset, 300, positions))[1]
+        offset = log.view.read(offset, 300, positions).whole.end_offset
     assert searches == [7], "only the first one; every segment begins at 0"
     assert len(searched) > 20, "readers without their position are"
 
@@ -58,8 +57,7 @@ def test_any_reads_return_the_same_with_positions() -> None:
         if choice.random() < 0.1:
             readers[at] = choice.randrange(log.end_offset + 1)
         size = choice.choice((1, 60, 61, 200, 1000, 10_000))
-        data = log.view.read(readers[at], size, positions)
-        assert data == log.view.read(readers[at], size, ReadPositions())
-        if data:
-            readers[at] = max(end_of_batches(data)[1], readers[at])
+        part = log.view.read(readers[at], size, positions)
+        assert part == log.view.read(readers[at], size, ReadPositions())
+        readers[at] = max(part.whole.end_offset, readers[at])
         assert len(positions._positions) <= 4

@@ -1,5 +1,7 @@
 """The contract of the file port, on the real file system and on the simulated one."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.core.buffer import Buffer
+from pidlease.storage import files as files_module
 from pidlease.storage.files import (
     Files,
     RealFiles,
@@ -94,6 +97,41 @@ def test_read_and_write_at_places(place: Place) -> None:
     assert opened.read_at(0, 0) == b""
     opened.write_at([b"!"], 13)
     assert opened.read_at(100, 10) == b"d\0\0!"
+
+
+def test_what_is_in_the_page_cache_is_read_as_a_whole_or_not_at_all(place: Place) -> None:
+    opened = place.files.open_readonly(place.write("a", b"hello world"))
+    found = opened.read_cached(5, 6)
+    if found is None:
+        pytest.skip("this file system does not read from the page cache only")
+    assert found == b"world"
+    assert opened.read_cached(6, 6) is None, "the file ends"
+    assert opened.read_at(6, 6) == b"world"
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, 0])
+def test_what_cannot_be_read_at_once_is_left_to_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (tmp_path / "a").write_bytes(b"hello")
+    opened = RealFiles().open_readonly(tmp_path / "a")
+    calls: list[tuple[int, int]] = []
+
+    def preadv(_: int, buffers: list[bytearray], position: int, flags: int) -> int:
+        calls.append((position, flags))
+        if number:
+            raise OSError(number, os.strerror(number))
+        return len(buffers[0]) - 1  # some pages are in the cache
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", preadv)
+        assert opened.read_cached(3, 1) is None
+        assert calls == [(1, os.RWF_NOWAIT)]
+        patch.setattr(files_module, "_NOWAIT", 0)
+        assert opened.read_cached(3, 1) is None
+        assert len(calls) == 1, "without the flag it would wait"
+    assert opened.read_at(3, 1) == b"ell"
+    opened.close()
 
 
 def test_nothing_written_changes_nothing(place: Place) -> None:
