@@ -41,6 +41,9 @@ class Status(enum.Enum):
     REFUSED = "refused"
     NOT_OWNER = "not owner"
 
+    #: By identity, as members are compared: `Enum.__hash__` calls Python, for each batch's counts.
+    __hash__ = object.__hash__
+
 
 class Outcome(NamedTuple):
     """How a batch ended, with details for the client.

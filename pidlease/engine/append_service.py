@@ -20,6 +20,7 @@ from pidlease.kafka.records.record_batch import (
     BatchHeader,
     check_from_client,
     check_intact,
+    read_from_client,
     read_header,
 )
 from pidlease.kafka.records.writer_batch import crc_of_send, under_writer
@@ -87,9 +88,11 @@ class AppendService:
             KeyInFlightError: an append with the same idempotency key is in flight. After any of
                 these nothing was submitted.
         """
-        header = read_header(data)
-        check_intact(header, data)
-        check_from_client(header)
+        header = read_from_client(data)
+        if header is None:
+            header = read_header(data)
+            check_intact(header, data)
+            check_from_client(header)
         policy = None
         if identity is not None and partition.judging:
             policy = Policy.EPOCH if identity.name else policy_of(identity.pid)

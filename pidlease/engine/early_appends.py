@@ -78,7 +78,7 @@ class EarlyAppends:
                     self._wake(key, early.batch)
 
         early.submit(completed)
-        if early not in self._waiting.get(key, ()):
+        if self._waiting and early not in self._waiting.get(key, ()):
             # It may be in flight: those after it need not wait for its outcome.
             self._wake(key, early.batch)
 
@@ -104,6 +104,8 @@ class EarlyAppends:
 
     def _wake(self, key: _Key, batch: Batch) -> None:
         """Submit again what may follow a batch."""
+        if not self._waiting:  # the usual case, for all producers
+            return
         ready = [
             each
             for each in self._waiting.get(key, ())

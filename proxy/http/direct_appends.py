@@ -6,6 +6,7 @@ in another form, and those of web pages of other origins.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -15,6 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: A partition number without leading zeros, so small that it is valid.
 _PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
+#: No longer path matches.
+_PATH_MAX: Final = 300
+#: How many paths are looked at once only: an append asks several times, and clients repeat theirs.
+_PATHS_KEPT: Final = 1024
 
 #: Appends the records of a request to a topic's partition.
 Append = Callable[[Request, str, int], Awaitable[Response]]
@@ -29,8 +34,17 @@ def place_of(scope: Mapping[str, Any], method: str = "POST") -> tuple[str, int] 
         scope: of an HTTP request.
         method: GET: of a read.
     """
-    found = _PATH.fullmatch(scope["path"]) if scope["method"] == method else None
-    return None if found is None or is_foreign(scope) else (found[1], int(found[2]))
+    path = scope["path"]
+    if scope["method"] != method or len(path) > _PATH_MAX:
+        return None
+    found = _place(path)
+    return None if found is None or is_foreign(scope) else found
+
+
+@lru_cache(_PATHS_KEPT)
+def _place(path: str) -> tuple[str, int] | None:
+    found = _PATH.fullmatch(path)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def is_foreign(scope: Mapping[str, Any]) -> bool:

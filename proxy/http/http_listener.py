@@ -21,10 +21,11 @@ from proxy.http.body_limit import BodyLimit
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.console_routes import console_router
 from proxy.http.direct_appends import DirectAppends, wrap
+from proxy.http.direct_leases import DirectLeases
 from proxy.http.direct_pings import DirectPings
 from proxy.http.direct_reads import DirectReads
 from proxy.http.errors import add_handlers
-from proxy.http.lease_routes import lease_router
+from proxy.http.lease_routes import LeaseRoutes
 from proxy.http.openapi import add_openapi
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.producer_routes import producer_router
@@ -99,6 +100,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         to_members: TLS of connections to other active servers; None: they have no TLS.
     """
     owners = OwnerRequests(engine, to_members)
+    leases = LeaseRoutes(engine, owners)
     records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
     config = streams or StreamsConfig()
     stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)
@@ -108,7 +110,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     add_stream_handlers(app)
     add_server_handlers(app)
     add_openapi(app)
-    app.include_router(lease_router(engine, owners))
+    app.include_router(leases.router)
     app.include_router(producer_router(engine))
     app.include_router(server_router(engine, owners))
     app.include_router(topic_router(engine, topics))
@@ -128,6 +130,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     ))  # fmt: skip
     wrap(app, partial(DirectReads, records=records, handlers=app.exception_handlers))
     wrap(app, partial(DirectStreams, routes=stream_routes, handlers=app.exception_handlers))
+    wrap(app, partial(DirectLeases, leases=leases, handlers=app.exception_handlers))
     wrap(app, partial(DirectPings, engine=engine))
 
     def close() -> None:

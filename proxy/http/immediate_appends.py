@@ -109,8 +109,7 @@ class ImmediateAppends:
             admitted = None if self._admit is None else self._admit(scope)
             if self._admit is not None and admitted is None:
                 return False
-            held = HeldBytes(self._records.append_memory)
-            held.more(len(body))
+            held = HeldBytes(self._records.append_memory, len(body))
             if place is None:
                 append = self._streams.prepare_now(scope, body)
             else:

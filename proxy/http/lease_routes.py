@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.engine.engine import Engine
@@ -19,9 +20,12 @@ from pidlease.http_api.problems import Problem
 from proxy.http.current_caller import require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.forwarding_headers import FORWARDED
+from proxy.http.model_response import model_response
 from proxy.http.openapi import JSON_BODY, refusals
 from proxy.http.owner_requests import OwnerRequests
 
+#: The route of a single lease.
+LEASES_PATH: Final = "/v1/leases"
 #: Leases granted before other tasks run.
 _AT_ONCE: Final = 100
 _REFUSALS: Final = refusals(
@@ -43,28 +47,41 @@ _REFUSALS: Final = refusals(
 )
 
 
-def lease_router(engine: Callable[[], Engine | None], owners: OwnerRequests) -> APIRouter:
-    """Make the routes for leases.
+class LeaseRoutes:
+    """The routes for leases.
 
     Parameters:
         engine: returns the engine; None while there is none yet.
         owners: asks other active servers about their partitions.
     """
-    router = APIRouter(prefix="/v1/leases", tags=["leases"])
 
-    @router.post("", operation_id="lease_pid", responses=_REFUSALS)
-    async def lease(request: LeaseRequest, raw: Request) -> LeaseAnswer:
+    def __init__(self, engine: Callable[[], Engine | None], owners: OwnerRequests) -> None:
+        self._engine: Final = engine
+        self._owners: Final = owners
+        self.router: Final = APIRouter(tags=["leases"])
+        self.router.add_api_route(
+            LEASES_PATH, self.lease, methods=["POST"], response_model=LeaseAnswer,
+            operation_id="lease_pid", responses=_REFUSALS,
+        )  # fmt: skip
+        #: The route of `lease`.
+        self.lease_route: Final = self.router.routes[-1]
+        self.router.add_api_route(
+            f"{LEASES_PATH}/batch", self.lease_batch, methods=["POST"],
+            operation_id="lease_pids", responses=refusals(*JSON_BODY),
+        )  # fmt: skip
+
+    async def lease(self, request: LeaseRequest, raw: Request) -> Response:
         """Lease a PID for a partition, or ask where a leased one continues."""
         require_lease(request.name, request.topic)
         wanted = LeaseWanted(**request.model_dump())
-        ask = None if FORWARDED in raw.headers else owners.ask
-        return _answer(await LeaseService(ready_engine(engine), [wanted], ask).lease(wanted))
+        ask = None if FORWARDED in raw.headers else self._owners.ask
+        service = LeaseService(ready_engine(self._engine), [wanted], ask)
+        return model_response(_answer(await service.lease(wanted)))
 
-    @router.post("/batch", operation_id="lease_pids", responses=refusals(*JSON_BODY))
-    async def lease_batch(request: LeaseBatchRequest) -> LeaseBatchAnswer:
+    async def lease_batch(self, request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
         batch = [LeaseWanted(**each.model_dump()) for each in request.leases]
-        service = LeaseService(ready_engine(engine), batch, owners.ask)
+        service = LeaseService(ready_engine(self._engine), batch, self._owners.ask)
         answers = []
         for number, each in enumerate(batch):
             if number % _AT_ONCE == 0:
@@ -84,8 +101,6 @@ def lease_router(engine: Callable[[], Engine | None], owners: OwnerRequests) -> 
                     )
                 )
         return LeaseBatchAnswer(leases=answers)
-
-    return router
 
 
 def _answer(lease: Lease) -> LeaseAnswer:

@@ -50,10 +50,10 @@ _PRODUCER_HEADERS: Final = (PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ)
 _PRODUCER_KEYS: Final = tuple(name.lower().encode() for name in _PRODUCER_HEADERS)
 #: The headers of an append, as keys of `AppendHeaders`.
 CONTENT_LENGTH: Final = b"content-length"
-_CONTENT_TYPE: Final = b"content-type"
+CONTENT_TYPE: Final = b"content-type"
 _CONTENT_ENCODING: Final = b"content-encoding"
 _KEY: Final = IDEMPOTENCY_KEY.lower().encode()
-_NAMES: Final = frozenset((*_PRODUCER_KEYS, _KEY, CONTENT_LENGTH, _CONTENT_TYPE, _CONTENT_ENCODING))
+_NAMES: Final = frozenset((*_PRODUCER_KEYS, _KEY, CONTENT_LENGTH, CONTENT_TYPE, _CONTENT_ENCODING))
 _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _INT64_MAX: Final = 2**63 - 1
 
@@ -262,9 +262,9 @@ class BatchMaker:
         Raises:
             WrongTypeError: the type of the body is not supported.
         """
-        convert, inline_bytes = self._of_kind(headers.get(_CONTENT_TYPE, ()))
+        convert, inline_bytes = self._of_kind(headers.get(CONTENT_TYPE, ()))
         if _KEY in headers:
-            convert = partial(_of_key, convert, _kind(headers.get(_CONTENT_TYPE, ())))
+            convert = partial(_of_key, convert, media_type(headers.get(CONTENT_TYPE, ())))
         codings = headers.get(_CONTENT_ENCODING)
         if codings is None:
             return convert, inline_bytes
@@ -280,7 +280,7 @@ class BatchMaker:
         )
 
     def _of_kind(self, kinds: Sequence[bytes]) -> Build:
-        kind = _kind(kinds)
+        kind = media_type(kinds)
         if kind == b"application/json":
             return self._of_json, _JSON_INLINE_BYTES
         if kind == b"application/octet-stream":
@@ -436,7 +436,7 @@ class BatchMaker:
         )
 
 
-def _kind(kinds: Sequence[bytes]) -> bytes:
+def media_type(kinds: Sequence[bytes]) -> bytes:
     """Return the media type of a body; empty: there is not one."""
     return kinds[0].partition(b";")[0].strip().lower() if len(kinds) == 1 else b""
 

@@ -30,15 +30,16 @@ class HeldBytes:
 
     Parameters:
         budget: the memory for all requests together.
+        size: the bytes of the request that have arrived.
 
     Raises:
         NoRoomError: no memory is free.
     """
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, budget: ByteBudget, size: int = 0) -> None:
         self._budget: Final = budget
         self.size = 0
-        self.more(_REQUEST_BYTES)
+        self.more(_REQUEST_BYTES + size)
 
     def more(self, size: int) -> None:
         """Hold more bytes.

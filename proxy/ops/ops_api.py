@@ -30,6 +30,9 @@ _NOT_READY: Final[dict[int | str, dict[str, Any]]] = {
         "content": {"application/json": {"schema": {"type": "object"}}},
     }
 }
+#: FastAPI's own telemetry is off: it would look for providers at each request, and pidlease has
+#: metrics of its own. Versions of FastAPI without telemetry ignore this.
+_TELEMETRY: Final[Any] = {"tracing": False, "metrics": False, "logs": False}
 
 
 #: Returns the metrics in Prometheus's text format.
@@ -99,7 +102,9 @@ def ops_app(
         scrape: returns the metrics; None: they have a port of their own.
         waiting: why the start waits for something else; empty: it does not.
     """
-    app = FastAPI(title="pidlease", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="pidlease", version=__version__, docs_url=None, redoc_url=None, telemetry=_TELEMETRY
+    )
     _add_health(app, engine, waiting)
     if scrape is not None:
         _add_metrics(app, scrape)

@@ -4,9 +4,8 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import fastapi.routing
 import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
@@ -43,20 +42,6 @@ REQUESTS: Final[list[tuple[str, dict[str, str | bytes], object]]] = [
     ("no!body", {}, values("a")),
     ("t", {"content-length": "9" * 30}, values("a")),
 ]
-
-
-@pytest.fixture
-def framework_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the framework has called each endpoint."""
-    calls: Counter[str] = Counter()
-    call = fastapi.routing.run_endpoint_function
-
-    async def counted(**arguments: Any) -> Any:
-        calls[arguments["dependant"].call.__name__] += 1
-        return await call(**arguments)
-
-    monkeypatch.setattr(fastapi.routing, "run_endpoint_function", counted)
-    return calls
 
 
 async def test_both_ways_give_the_same_responses(

@@ -23,8 +23,38 @@ _PARTITION: Final = "pidlease/engine/partition.py"
 _KNOWN: Final = "pidlease/engine/producer_table.py"
 _DOOR: Final = "proxy/kafka/identified_batches.py"
 _FIRST: Final = "pidlease/kafka/records/first_record.py"
+_DIRECT: Final = "proxy/http/direct_leases.py"
+_DIRECT_TESTS: Final = "tests/http_api/test_direct_leases.py"
 
 LEASED: Final = (
+    Mutant(
+        "no lease is served past the framework",
+        _DIRECT,
+        'b"application/json"',
+        'b"text/json"',
+        (f"{_DIRECT_TESTS}::test_both_ways_give_the_same_responses",),
+    ),
+    Mutant(
+        "a lease of a web page does without the framework",
+        _DIRECT,
+        ' or scope["method"] != "POST" or is_foreign(scope):',
+        ' or scope["method"] != "POST":',
+        (_DIRECT_TESTS,),
+    ),
+    Mutant(
+        "the framework gets no body of what is not served past it",
+        _DIRECT,
+        "_again(message, receive)",
+        '_again({**message, "body": b""}, receive)',
+        (f"{_DIRECT_TESTS}::test_both_ways_give_the_same_responses",),
+    ),
+    Mutant(
+        "a body of a lease that comes in parts is not awaited",
+        _DIRECT,
+        'if not message.get("more_body", False) or',
+        "if True or",
+        (f"{_DIRECT_TESTS}::test_a_body_in_parts_and_two_requests_at_once",),
+    ),
     Mutant(
         "records are told as their answers come",
         "pidlease/client/in_flight_batches.py",

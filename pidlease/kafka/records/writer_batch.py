@@ -82,7 +82,7 @@ def stamp(
     _PRODUCER.pack_into(data, PRODUCER_AT, pid, epoch, sequence)
     crc = crc32c(memoryview(data)[CRC_FROM:])
     _CRC.pack_into(data, CRC_AT, crc)
-    return header._replace(producer_id=pid, producer_epoch=epoch, base_sequence=sequence, crc=crc)
+    return BatchHeader(*header[:4], crc, *header[5:9], pid, epoch, sequence, header[12])
 
 
 def crc_of_send(header: BatchHeader, data: Buffer) -> int:

@@ -1,0 +1,93 @@
+"""Serves single leases in front of the framework, which costs several times what a lease does.
+
+The framework has their route as well: it describes it for OpenAPI, and serves requests in another
+form, those of web pages of other origins, and those with an invalid body, which it refuses.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pidlease.http_api.lease_messages import LeaseRequest
+from proxy.http.direct_appends import Handlers, is_foreign, serve_directly
+from proxy.http.lease_routes import LEASES_PATH, LeaseRoutes
+from proxy.http.request_batch import CONTENT_LENGTH, CONTENT_TYPE, append_headers, media_type
+
+#: The longest body that is read here; a topic's and a producer's name take 3 KB at most.
+_BODY_BYTES_MAX: Final = 4 << 10
+
+
+class DirectLeases:
+    """Serves requests for one lease, and passes any other request on.
+
+    Parameters:
+        leases: serve them.
+        handlers: the application's; may get more later.
+    """
+
+    def __init__(self, app: ASGIApp, leases: LeaseRoutes, handlers: Handlers) -> None:
+        self._app: Final = app
+        self._leases: Final = leases
+        self._handlers: Final = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http" or not _is_small_lease(scope):
+            await self._app(scope, receive, send)
+            return
+        message = await _body(receive)
+        wanted = _wanted(message)
+        if wanted is None:
+            await self._app(scope, _again(message, receive), send)
+            return
+        scope["route"] = self._leases.lease_route
+        request = Request(scope, receive)
+        await serve_directly(self._leases.lease(wanted, request), request, self._handlers, send)
+
+
+def _is_small_lease(scope: Mapping[str, Any]) -> bool:
+    """Whether a request wants one lease, by a body of JSON with a known, small size."""
+    if scope["path"] != LEASES_PATH or scope["method"] != "POST" or is_foreign(scope):
+        return False
+    headers = append_headers(scope["headers"])
+    if media_type(headers.get(CONTENT_TYPE, ())) != b"application/json":
+        return False
+    (length, *others) = headers.get(CONTENT_LENGTH, (b"",))
+    return not others and length.isdigit() and int(length[:20]) <= _BODY_BYTES_MAX
+
+
+async def _body(receive: Receive) -> Message:
+    """Receive a body as one message, and no more of it if it is longer than was announced."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return message  # the client has disconnected
+        body += message.get("body", b"")
+        if not message.get("more_body", False) or len(body) > _BODY_BYTES_MAX:
+            return {**message, "body": body}
+
+
+def _wanted(message: Message) -> LeaseRequest | None:
+    """Return what a request wants; None: its body is invalid, or did not come."""
+    if message["type"] != "http.request" or message.get("more_body", False):
+        return None
+    try:
+        return LeaseRequest.model_validate_json(message.get("body", b""))
+    except ValidationError:
+        return None
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """Return a function that first receives a message again."""
+    first: Message | None = message
+
+    async def received() -> Message:
+        nonlocal first
+        found, first = first, None
+        return found if found is not None else await receive()
+
+    return received
