@@ -19,7 +19,7 @@ from tests.benchmarks.scale.memory import ENTRIES, PARTITIONS
 from tests.sim.batches import make_batch
 
 SNAPSHOTS = 10
-DELAY_MS_MAX = 10.0
+DELAY_MS_MAX = 6.0
 READY_SECONDS_MAX = 3.0
 _PARTITIONS_EACH = 10
 _PAUSE_SECONDS = 0.001
