@@ -158,8 +158,7 @@ class Maintenance:
             # appended, but its offset vector may be after it: no replay would read it.
             await self._check_owned()
             if self.verified is not None:
-                owned = await self.verified(rows[unloaded:])
-                rows = [*rows[:unloaded], *owned]
+                rows = [*rows[:unloaded], *await self.verified(rows[unloaded:])]
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, _one_by_one(rows), leases)
             manifest = await self._pool.run(work)

@@ -161,7 +161,7 @@ class Recovery:
             catch_up(partition, now_ms)
             self.replay.end(partition)
 
-        # Batches are checked without the interpreter's lock, so each core helps.
+        # Large batches are checked without the interpreter's lock, so each core helps.
         await self.pool.run_each(replay_one, partitions, first_threads=os.cpu_count() or 1)
 
     def _unloaded(

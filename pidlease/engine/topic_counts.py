@@ -59,7 +59,7 @@ class TopicCounts:
         """Count batches that a consumer read.
 
         Parameters:
-            size: in bytes, with a batch at the end that was cut short.
+            size: in bytes; over HTTP with the beginning of a further batch.
         """
         self.read_bytes += size
         self.read_batches += batches

@@ -5,6 +5,7 @@ disk or fails calls. `faults.FaultyFiles` wraps the real one to kill the process
 steps.
 """
 
+import errno
 import fcntl
 import itertools
 import os
@@ -140,6 +141,7 @@ class RealFile(OpenFile):
     def __init__(self, descriptor: int, fsyncs: Histogram) -> None:
         self._descriptor = descriptor
         self._fsyncs: Final = fsyncs
+        self._reads_cached = bool(_NOWAIT)
 
     @override
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
@@ -175,14 +177,15 @@ class RealFile(OpenFile):
 
     @override
     def read_cached(self, size: int, position: int) -> bytearray | None:
-        if not _NOWAIT:
+        if not self._reads_cached:
             return None
         data = bytearray(size)
         try:
             found = os.preadv(self._descriptor, [data], position, _NOWAIT)
-        except OSError:
+        except OSError as error:
             # The pages are not in the cache, or the file system does not know this way to read.
             # `read_at` raises any other error.
+            self._reads_cached = error.errno != errno.EOPNOTSUPP
             return None
         return data if found == size else None
 

@@ -53,7 +53,11 @@ class _Many(Generic[Item, Result]):
                 index = self.left.popleft()
             except IndexError:
                 return  # other threads have taken the last ones
-            self._results[index] = self._work(self._items[index])
+            try:
+                self._results[index] = self._work(self._items[index])
+            except BaseException:
+                self.left.clear()
+                raise
             if time.monotonic() >= until:
                 return
 
@@ -147,7 +151,7 @@ class IoPool:
             The results in the order of the items.
 
         Raises:
-            Exception: the first exception that `work` raises; no further item is begun.
+            Exception: one that `work` raises; then no further item is begun.
         """
         many = _Many(work, items)
         running = {
@@ -159,8 +163,10 @@ class IoPool:
                 done, running = await asyncio.wait(
                     running, timeout=_PIECE_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
-                for piece in done:
-                    piece.result()
+                errors = [error for piece in done if (error := piece.exception()) is not None]
+                if errors:
+                    raise errors[0]
+                for _ in done:
                     if many.left:
                         running.add(asyncio.ensure_future(self.run(many.piece)))
                 if many.left and many.waits() and len(running) < len(self._threads):

@@ -271,7 +271,8 @@ def open_logs_max(connections_max: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return _OPEN_LOGS_MOST
     left = soft - min(connections_max, soft // 2) - _OTHER_FILES
-    return max(_OPEN_LOGS_LEAST, min(left // 4, _OPEN_LOGS_MOST))
+    # Readers keep a segment of every eighth partition open.
+    return max(_OPEN_LOGS_LEAST, min(left * 8 // 33, _OPEN_LOGS_MOST))
 
 
 def upstream_config(settings: Settings) -> UpstreamConfig:

@@ -43,7 +43,7 @@ REQUESTS_MAX: Final = 128
 #: How many small requests of one connection are handled before other connections get their turn.
 REQUESTS_IN_TURN_MAX: Final = 16
 #: The same while other connections send requests, too. An idempotent client of Kafka has at most
-#: this many in flight, so only one that floods the server is interrupted.
+#: this many in flight, so its requests are not divided.
 REQUESTS_IN_SHARED_TURN_MAX: Final = 5
 #: For how long after another connection's request a turn is shared.
 SHARED_SECONDS: Final = 0.05
@@ -217,6 +217,11 @@ class Turns:
             self._last = connection
         return REQUESTS_IN_SHARED_TURN_MAX if now < self._shared_until else REQUESTS_IN_TURN_MAX
 
+    def forget(self, connection: object) -> None:
+        """Keep no reference to a connection that has ended."""
+        if self._last is connection:
+            self._last = None
+
 
 class Handler(Protocol):
     """The listener, as its connections use it."""
@@ -327,6 +332,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._frame = None
         # The slots of batches in flight release their memory when they are filled.
         self.flush()
+        self._turns.forget(self)
         self._handler.closed(self)
 
     def close(self) -> None:

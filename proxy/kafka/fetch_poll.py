@@ -19,8 +19,11 @@ from pidlease.kafka.error_codes import HELD_BACK
 from pidlease.kafka.records.record_batch import WholeBatches, whole_batches
 from pidlease.storage.errors import DamagedLogError, LogError, OffsetRangeError
 
-#: Copying so many bytes takes about as long as another step.
+#: What takes about as long as one of `TimeSlices`' steps: a part of a read, as a whole and for its
+#: bytes and its batches.
+_READ_STEPS: Final = 10
 _STEP_BYTES: Final = 16 << 10
+_STEP_BATCHES: Final = 4
 
 
 @dataclass(slots=True)
@@ -147,18 +150,23 @@ class Poll:
             if left <= 0 and left != limit:
                 break
             if row.partition is not None:
-                size = await self._read(row, row.partition, max(min(row.max_bytes, left), 1))
+                size, batches = await self._read(
+                    row, row.partition, max(min(row.max_bytes, left), 1)
+                )
                 left -= size
-                if self._turns.due(1 + size // _STEP_BYTES):
+                steps = _READ_STEPS + size // _STEP_BYTES + batches // _STEP_BATCHES
+                if self._turns.due(steps):
                     await asyncio.sleep(0)
         return limit - left
 
-    async def _read(self, row: PartitionFetch, partition: Partition, bytes_max: int) -> int:
-        """Read a partition's records; return the number of bytes that were read."""
-        size = 0
+    async def _read(
+        self, row: PartitionFetch, partition: Partition, bytes_max: int
+    ) -> tuple[int, int]:
+        """Read a partition's records; return how many bytes and batches were read."""
+        size = batches = 0
         try:
             data, whole = await partition.log.read(row.offset, bytes_max)
-            size = len(data)
+            size, batches = len(data), whole.batches
             if whole.end_offset > partition.readable_end:
                 # The log has records that count only when they are applied to the producers.
                 whole = whole_batches(data, partition.readable_end)
@@ -174,7 +182,7 @@ class Poll:
         if partition.gone:  # the topic was deleted during the read
             row.clear()
             self._fail(row, ErrorCode.unknown_topic_or_partition)
-        return size
+        return size, batches
 
     def count(self, count_error: Callable[[int], None]) -> None:
         """Count the returned records, and call `count_error` with each error code."""

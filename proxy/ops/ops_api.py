@@ -43,7 +43,7 @@ def metrics_app(
     engine: Callable[[], Engine | None], scrape: Scrape, waiting: Callable[[], str]
 ) -> FastAPI:
     """Make the application of a port for metrics and health alone; parameters as of `ops_app`."""
-    app = FastAPI(title="pidlease", version=__version__, openapi_url=None)
+    app = FastAPI(title="pidlease", version=__version__, openapi_url=None, telemetry=_TELEMETRY)
     _add_health(app, engine, waiting)
     _add_metrics(app, scrape)
     return app

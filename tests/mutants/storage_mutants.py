@@ -187,8 +187,15 @@ STORAGE: Final = (
     Mutant(
         "any number of segments stays open for readers",
         "pidlease/log/segments/open_segments.py",
-        "len(self._files) >= self._limit or",
-        "",
+        " or len(self._files) >= self._limit:",
+        ":",
+        (CACHED_READS,),
+    ),
+    Mutant(
+        "segments are kept for readers after the close",
+        "pidlease/log/segments/open_segments.py",
+        "if self._closed or len(",
+        "if len(",
         (CACHED_READS,),
     ),
     Mutant(

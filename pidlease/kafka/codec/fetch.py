@@ -227,7 +227,7 @@ def write_forwarded_fetch(
 ) -> bytes:
     """Write a part of a client's request to Kafka, under a correlation id of its own.
 
-    Sessions, the rack and leader epochs are left out.
+    Sessions, the rack, the replica id, log starts and leader epochs are left out.
 
     Parameters:
         positions: the partitions of the part, each with its topic's name.

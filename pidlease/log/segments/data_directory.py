@@ -95,7 +95,7 @@ class DataDirectory(LogStore):
         #: Deleted topics with logs that could not be removed.
         self._left_over: dict[str, Topic] = {}
         self.open_logs: Final = OpenLogs(open_logs_max)
-        #: An eighth of the logs, so that the number of open files hardly grows.
+        #: An eighth of the logs: the limit of open files allows for that (`open_logs_max`).
         self.open_segments: Final = OpenSegments(pool, max(open_logs_max // 8, 1))
         _refuse_foreign_files(files, path)
         self._lock = lock_folder(files, path)

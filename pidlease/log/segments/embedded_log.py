@@ -586,9 +586,10 @@ class EmbeddedPartitionLog:
         view, positions, opened = self.view, self._positions, self._open_segments
         if opened is None:
             return await self._pool.run(partial(view.read, offset, max_bytes, positions))
-        found = view.read_cached(offset, max_bytes, positions, opened)
-        if found is not None:
-            return found
+        with suppress(OSError):  # a thread meets it again, and raises it
+            found = view.read_cached(offset, max_bytes, positions, opened)
+            if found is not None:
+                return found
         return await self._pool.run(partial(view.read, offset, max_bytes, positions, opened.keep))
 
     async def find_time(self, timestamp: int) -> TimedOffset | None:

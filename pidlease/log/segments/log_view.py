@@ -36,7 +36,7 @@ _NOTHING: Final = LogPart(b"", WholeBatches(0, 0, 0, -1))
 
 
 class LogView(NamedTuple):
-    """Shows a partition's log at one moment. All methods block.
+    """Shows a partition's log at one moment. All methods but `read_cached` block.
 
     Attributes:
         segments: the segments, oldest first.
@@ -212,8 +212,7 @@ class ReadPositions:
     """Remembers where in its segment each reader's next batch begins, so that none is searched.
 
     Acknowledged bytes of a segment never change, so a position stays right. Threads share it: each
-    call changes the dict in single operations, and a reader that two of them miscount is only
-    searched for.
+    call changes the dict in single operations, and a lost update costs one search.
 
     Parameters:
         limit: how many positions to remember; the oldest are forgotten.

@@ -1,7 +1,7 @@
 """Keeps segments open that are being read, so that what is in the page cache is read at once.
 
 A thread opens a segment for its first read, and leaves it here. From then on the event loop reads
-from it what is in the page cache, and closes it when it was not read for some seconds: an open
+from it what is in the page cache, and removes it when it was not read for some seconds: an open
 file keeps the disk space of a segment that was removed.
 """
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OpenSegments:
-    """The open segments of all partitions. Only the event loop reads from them and closes them.
+    """The open segments of all partitions. Only the event loop uses and removes them.
 
     Parameters:
         pool: the threads that close files: the last close of a removed file may take long.
@@ -40,13 +40,14 @@ class OpenSegments:
         #: The segments that were read since the last look for idle ones.
         self._read: set[SegmentFiles] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._files)
 
     def get(self, segment: SegmentFiles) -> OpenFile | None:
         """Return an open segment, which is then read; None: it is not open."""
-        file = self._files.get(segment)
+        file = None if self._closed else self._files.get(segment)
         if file is not None:
             self._read.add(segment)
         return file
@@ -54,19 +55,23 @@ class OpenSegments:
     def keep(self, segment: SegmentFiles, file: OpenFile) -> bool:
         """Take a segment that a thread has opened, and has read; False: the thread closes it.
 
-        If there are too many, none makes room: readers in turn of many more segments would open and
-        close one at each read, instead of finding some of them open.
+        At the limit no further segment is kept: readers of many more segments in turn would close
+        and open one at each read, instead of finding some of them open.
         """
-        if len(self._files) >= self._limit or self._files.setdefault(segment, file) is not file:
+        if self._closed or len(self._files) >= self._limit:
             return False
+        if self._files.setdefault(segment, file) is not file:
+            return False
+        self._read.add(segment)
         self._pool.call_from_thread(self._watch)
         return True
 
     def close(self) -> None:
-        """Close all segments. Blocks; nothing is read any more."""
+        """Close all segments, and keep no others. Blocks."""
+        self._closed = True
         while self._files:
             with suppress(KeyError):  # the event loop was faster
-                self._files.popitem()[1].close()
+                _close([self._files.popitem()[1]])
 
     def _watch(self) -> None:
         if self._timer is None and self._files:
@@ -85,9 +90,12 @@ class OpenSegments:
 
 def _close(files: Sequence[OpenFile]) -> None:
     for file in files:
-        file.close()
+        try:
+            file.close()
+        except OSError as error:
+            _log.error("a segment could not be closed", error=str(error))
 
 
 def _closed(result: object) -> None:
     if isinstance(result, BaseException):
-        _log.error("a segment could not be closed", error=str(result))
+        _log.error("segments could not be closed", error=repr(result))

@@ -185,7 +185,7 @@ class SegmentFiles:
         return False
 
 
-#: Takes an open .log instead of a close; False: it does not.
+#: Keeps an open .log; False: the caller closes it.
 Keep = Callable[[SegmentFiles, OpenFile], bool]
 
 

@@ -23,7 +23,7 @@ from pidlease.storage.files import Files, RealFiles
 from pidlease.storage.io_pool import IoPool
 from tests.servers.waiting import WAIT_S
 from tests.sim.batches import TIME_MS
-from tests.sim.files import SimFiles
+from tests.sim.files import SimFile, SimFiles
 from tests.unit.log.logs import FOLDER, config, fill, segments
 
 
@@ -269,6 +269,36 @@ async def test_only_so_many_segments_stay_open(
         assert not len(bench.opened)
     finally:
         bench.pool.close()
+
+
+async def test_after_the_close_each_read_opens_its_segment(bench: Bench, files: SimFiles) -> None:
+    """Requests may still run while a server closes its files."""
+    fill(bench.log, 100)
+    await bench.read(0)
+    assert len(bench.opened) == 1
+    bench.opened.close()
+    counted = Counted(files)
+    assert await bench.read_on(0) > 20
+    assert counted.counts["read_cached"] == 0
+    assert len(bench.opened) == 0, "nothing would close it"
+
+
+async def test_a_file_that_cannot_be_closed_keeps_no_other_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(bench.log, 100)
+    await bench.read_on(0)
+    opened = len(bench.opened)
+    closed = 0
+
+    def close(_: object) -> None:
+        nonlocal closed
+        closed += 1
+        raise OSError(errno.EIO, "as a disk of a network does")
+
+    monkeypatch.setattr(SimFile, "close", close)
+    bench.opened.close()
+    assert closed == opened > 1
 
 
 async def test_any_reads_are_as_those_of_new_readers(files: SimFiles) -> None:
