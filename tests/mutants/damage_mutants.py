@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import CACHED_READS, Mutant
 
 _CUT: Final = "pidlease/repair/cut.py"
 _STOPPED: Final = "tests/http_api/test_damaged.py"
@@ -50,7 +50,7 @@ DAMAGE: Final = (
         "pidlease/log/segments/embedded_log.py",
         "            self.view = self.view.up_to(offset)\n",
         "",
-        (_STOPPED,),
+        (CACHED_READS,),
     ),
     Mutant(
         "what was acknowledged beyond the damage is forgotten",
