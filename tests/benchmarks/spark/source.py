@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,8 +35,13 @@ def measure(folder: Path) -> list[Figure]:
     The best of several rounds counts: the first ones start workers and warm up Java.
 
     Parameters:
-        folder: for the data directory, and what Spark writes.
+        folder: for the data directory, and what Spark writes, while it runs.
     """
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        return _measured(Path(scratch))
+
+
+def _measured(folder: Path) -> list[Figure]:
     data = folder / "data"
     _fill(data)
     spark = session_for_tests(folder / "spark", master=f"local[{_PARTITIONS}]")
