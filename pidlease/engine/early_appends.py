@@ -78,7 +78,7 @@ class EarlyAppends:
                     self._wake(key, early.batch)
 
         early.submit(completed)
-        if self._waiting and early not in self._waiting.get(key, ()):
+        if early not in self._waiting.get(key, ()):
             # It may be in flight: those after it need not wait for its outcome.
             self._wake(key, early.batch)
 

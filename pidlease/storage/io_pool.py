@@ -154,23 +154,20 @@ class IoPool:
             Exception: one that `work` raises; then no further item is begun.
         """
         many = _Many(work, items)
-        running = {
-            asyncio.ensure_future(self.run(many.piece))
-            for _ in range(min(first_threads, len(self._threads)))
-        }
+        threads = min(first_threads, len(self._threads))
+        running: set[asyncio.Task[None]] = set()
         try:
-            while running:
+            while many.left or running:
+                while many.left and len(running) < threads:
+                    running.add(asyncio.create_task(self.run(many.piece)))
                 done, running = await asyncio.wait(
                     running, timeout=_PIECE_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
                 errors = [error for piece in done if (error := piece.exception()) is not None]
                 if errors:
                     raise errors[0]
-                for _ in done:
-                    if many.left:
-                        running.add(asyncio.ensure_future(self.run(many.piece)))
-                if many.left and many.waits() and len(running) < len(self._threads):
-                    running.add(asyncio.ensure_future(self.run(many.piece)))
+                if many.waits():
+                    threads = min(threads + 1, len(self._threads))
         finally:
             many.left.clear()
             await asyncio.gather(*running, return_exceptions=True)

@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: A partition number without leading zeros, so small that it is valid.
 _PATH: Final = re.compile(r"/v1/topics/([^/]{1,249})/partitions/(0|[1-9]\d{0,8})/records", re.ASCII)
-#: No longer path matches.
+#: A longer path never matches.
 _PATH_MAX: Final = 300
-#: How many paths are looked at once only: an append asks several times, and clients repeat theirs.
+#: How many paths are remembered: an append needs its own several times, and clients repeat theirs.
 _PATHS_KEPT: Final = 1024
 
 #: Appends the records of a request to a topic's partition.

@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from typing_extensions import override
+
 from pidlease.core.buffer import Buffer
+from pidlease.storage.files import OpenFile
 from tests.sim.disk import FileNode, FolderNode, Losses, Node, Place, Tree, Truncate, Write
 from tests.sim.gate import Gate, SimulatedCrash, os_error
 
@@ -277,7 +280,7 @@ class SimFiles(Gate):
             return sorted(self._find_folder(folder).names)
 
 
-class SimFile:
+class SimFile(OpenFile):
     """See `storage.files.OpenFile`."""
 
     def __init__(
@@ -289,8 +292,8 @@ class SimFile:
         self._writable = writable
         self._closed = False
 
+    @override
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:
-        """See `OpenFile`."""
         data = b"".join(buffers)
         with self._files.operation("write", self._path):
             self._check_open(writable=True)
@@ -307,29 +310,29 @@ class SimFile:
             if missing:
                 raise os_error(errno.ENOSPC, self._path)
 
+    @override
     def read_at(self, size: int, position: int) -> bytes:
-        """See `OpenFile`."""
         with self._files.operation("read", self._path):
             self._check_open()
             self._files.check_failures("read", self._path)
             return bytes(self._node.content[position : position + size])
 
+    @override
     def read_cached(self, size: int, position: int) -> bytearray | None:
-        """See `OpenFile`."""
         with self._files.operation("read_cached", self._path):
             self._check_open()
             data = bytearray(self._node.content[position : position + size])
             return data if self._files.cached and len(data) == size else None
 
+    @override
     def size(self) -> int:
-        """See `OpenFile`."""
         with self._files.operation("size", self._path):
             self._check_open()
             self._files.check_failures("size", self._path)
             return len(self._node.content)
 
+    @override
     def truncate(self, size: int) -> None:
-        """See `OpenFile`."""
         with self._files.operation("truncate", self._path):
             self._check_open(writable=True)
             self._files.check_failures("truncate", self._path)
@@ -339,8 +342,9 @@ class SimFile:
             self._files.change("truncate", self._path)
             self._node.do(Truncate(size))
 
+    @override
     def fsync(self) -> None:
-        """See `OpenFile`. Covers what was written before the call, not what comes during it."""
+        # Covers what was written before the call, not what comes during it.
         mark = self._node.mark
         with self._files.operation("fsync", self._path):
             self._check_open()
@@ -352,8 +356,8 @@ class SimFile:
             self._files.change("fsync", self._path)
             self._node.fsync(mark)
 
+    @override
     def close(self) -> None:
-        """See `OpenFile`."""
         self._closed = True
 
     def _check_open(self, *, writable: bool = False) -> None:
