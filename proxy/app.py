@@ -403,6 +403,7 @@ class App:
             streams_config(self._settings),
             ConsoleSources(self._history, lambda: self._backend.brokers() if self._backend else ()),
             None if self._security is None else self._security.to_members,
+            lambda: self._backend.rows if self._backend else None,
         )  # fmt: skip
         if self._settings.console:
             add_console_page(app)

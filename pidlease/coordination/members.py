@@ -1,9 +1,12 @@
 """The coordinator's interface for several active servers: its members, and the map of slots."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
-from pidlease.core.slots import SlotMap
+from pidlease.core.slots import SLOTS, SlotMap
+
+#: The format of the map and of members. A server refuses a newer map.
+_FORMAT: Final = 1
 
 
 class MembersError(Exception):
@@ -104,3 +107,45 @@ class Members(Protocol):
 
         A change may be missed: read them from time to time as well.
         """
+
+
+def member_fields(member: Member) -> dict[str, Any]:
+    """Return what is stored of a member, except the order in which it joined."""
+    return {
+        "version": _FORMAT, "node_id": member.node_id, "server": member.server,
+        "kafka": [member.kafka_host, member.kafka_port], "http": member.http_url,
+        "draining": member.draining,
+    }  # fmt: skip
+
+
+def member_of(fields: Mapping[str, Any], joined: int) -> Member:
+    """Return the member that is stored.
+
+    Raises:
+        ValueError, KeyError, TypeError: something else is.
+    """
+    host, port = fields["kafka"]
+    return Member(
+        int(fields["node_id"]), str(fields["server"]), str(host), int(port), str(fields["http"]),
+        bool(fields["draining"]), joined,
+    )  # fmt: skip
+
+
+def map_fields(slots: SlotMap) -> dict[str, Any]:
+    """Return what is stored of a map, except its version."""
+    return {"version": _FORMAT, "owners": slots.owners, "epochs": slots.epochs,
+            "members": slots.members}  # fmt: skip
+
+
+def map_of(fields: Mapping[str, Any], version: int) -> SlotMap:
+    """Return the map that is stored.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is of a newer format, or no map.
+    """
+    if int(fields["version"]) > _FORMAT:
+        raise ValueError(f"the map has format {fields['version']}; this version reads {_FORMAT}")
+    owners, epochs = (tuple(map(int, fields[name])) for name in ("owners", "epochs"))
+    if len(owners) != SLOTS or len(epochs) != SLOTS:
+        raise ValueError(f"the map has {len(owners)} slots, not {SLOTS}")
+    return SlotMap(owners, epochs, tuple(map(int, fields["members"])), version)

@@ -11,6 +11,8 @@ from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
+from pidlease.coordination.journal.journal_fences import JournalFences
+from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
@@ -41,6 +43,7 @@ from proxy.configuration.settings import Settings
 
 if TYPE_CHECKING:  # the embedded log needs no client of Kafka
     from pidlease.log.kafka.kafka_journal import KafkaJournal
+    from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
 
 _log = structlog.get_logger(__name__)
 
@@ -68,8 +71,7 @@ class Coordinator:
         """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
 
         Parameters:
-            journal: rows in Kafka, which this server is the only one to write now; None: without
-                --coordination kafka.
+            journal: rows in Kafka; None: without --coordination kafka.
 
         Raises:
             SequenceError: the sequence cannot be read, or is not the data directory's.
@@ -124,7 +126,10 @@ class Coordinator:
 
     def _open_journal(self, journal: "KafkaJournal") -> Coordination:
         self._journal = journal
-        names, ids = JournalNames(journal), JournalWriterIds(journal)
+        fences = None
+        if self._settings.shared:
+            fences = JournalFences(journal, wall_clock_ms, self._keep_ms)
+        names, ids = JournalNames(journal, fences), JournalWriterIds(journal)
         sequence = JournalSequence(journal, self.server, wall_clock_ms, self._keep_ms)
         if not self.topic_of_pids():
             try:
@@ -134,7 +139,7 @@ class Coordinator:
             except (SequenceError, TopicBookError) as error:
                 raise SequenceError(f"the files cannot be moved to Kafka: {error}") from error
             self._move(names, ids, KAFKA_MARK, journal.topic_id)
-        return Coordination(sequence, names, writers=ids)
+        return Coordination(sequence, names, writers=ids, fences=fences)
 
     def topic_of_pids(self) -> str:
         """Return the id of the topic in Kafka that the directory's PIDs come from; empty: none."""
@@ -189,14 +194,17 @@ class Coordinator:
             return None
         return ZooKeeperOwnership(self._zookeeper, cluster, self.server, folder)
 
-    def members(self, cluster: str) -> Members:
+    def members(self, cluster: str, rows: "SharedKafkaJournal | None") -> Members:
         """Return the active servers that share a Kafka cluster.
 
         Parameters:
             cluster: the Kafka cluster's id.
+            rows: the coordinator's rows in Kafka; None: they are in ZooKeeper.
         """
+        if rows is not None:
+            return JournalMembers(rows, lambda: rows.stranger)
         if self._zookeeper is None:
-            raise AssertionError("the settings allow no shared cluster without ZooKeeper")
+            raise AssertionError("the settings allow no shared cluster without a coordinator")
         return ZooKeeperMembers(self._zookeeper, cluster)
 
     def topic_book(self, cluster: str) -> TopicBook:

@@ -31,6 +31,7 @@ from proxy.kafka.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:
     from pidlease.log.kafka.kafka_journal import KafkaJournal
+    from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
     from proxy.security.kafka_acls import KafkaAcls
 
 
@@ -44,6 +45,7 @@ class Backend(ABC):
         to_members: TLS of connections to other active servers; None: they have no TLS.
         shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
+        rows: the coordinator's rows in Kafka, if several servers are active; None: there are none.
     """
 
     store: LogStore
@@ -67,6 +69,7 @@ class Backend(ABC):
         self.acls: KafkaAcls | None = None
         self.to_members: ssl.SSLContext | None = None
         self.shared: SharedCluster | None = None
+        self.rows: SharedKafkaJournal | None = None
 
     @abstractmethod
     async def open(self) -> None:

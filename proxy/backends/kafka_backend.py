@@ -29,6 +29,7 @@ from pidlease.kafka.errors import (
 )
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
 from pidlease.log.kafka.kafka_log_store import KafkaStore, served
+from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import PartitionLog
 from pidlease.log.segments.data_directory import DataDirectory
@@ -39,7 +40,8 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
 from proxy.backends.embedded_backend import Backend
-from proxy.backends.shared_partitions import check_brokers, shared_cluster
+from proxy.backends.registrar_requests import RegistrarRequests
+from proxy.backends.shared_partitions import check_brokers, member_url, shared_cluster
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import Broker
@@ -82,6 +84,7 @@ class KafkaBackend(Backend):
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: Ownership | None = None
         self._journal: KafkaJournal | None = None
+        self._requests: RegistrarRequests | None = None
         self._watching: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
 
@@ -98,16 +101,20 @@ class KafkaBackend(Backend):
         await self._pool.run(self._check_mark)
         if not in_kafka:
             await self._check_no_journal()
+        if in_kafka:
+            self._journal = await self._open_journal(coordinator, folder)
         if self._settings.shared:
             await check_brokers(self._upstream.cluster)
+            if self.rows is not None:
+                await self._wait_until_owned(self.rows)
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
-        elif in_kafka:
-            self._ownership = self._journal = await self._open_journal(coordinator, folder)
         else:
-            self._ownership = coordinator.ownership(self.cluster_id, folder.cluster_id)
+            self._ownership = self._journal or coordinator.ownership(
+                self.cluster_id, folder.cluster_id
+            )
         if self._ownership is not None:
-            await self._become_owner(self._ownership)
+            await self._wait_until_owned(self._ownership)
             # From now on: a replay may take longer than a standby waits for a sign of life.
             self._watching = asyncio.create_task(self._watch(self._ownership))
             # Read again: the previous owner may have created topics and acknowledged records.
@@ -125,7 +132,17 @@ class KafkaBackend(Backend):
                 f" the cluster has {'none' if topic is None else topic.topic_id}: without its"
                 " records the same PIDs would be leased again"
             )
-        return KafkaJournal(self._upstream, coordinator.server, folder.cluster_id, wall_clock_ms)
+        if not self._settings.shared:
+            return KafkaJournal(
+                self._upstream, coordinator.server, folder.cluster_id, wall_clock_ms
+            )
+        self._requests = RegistrarRequests(self.to_members)
+        self.rows = SharedKafkaJournal(
+            self._upstream, coordinator.server, wall_clock_ms,
+            member_url(self._settings, self.to_members),
+            self._settings.zookeeper_session_seconds, self._requests.ask,
+        )  # fmt: skip
+        return self.rows
 
     async def _check_no_journal(self) -> None:
         """Refuse another coordinator for a cluster that has its PIDs in Kafka.
@@ -177,7 +194,7 @@ class KafkaBackend(Backend):
     # ------------------------------------------------------------------ several active servers
 
     def _share(self, coordinator: Coordinator) -> None:
-        self._members = coordinator.members(self.cluster_id)
+        self._members = coordinator.members(self.cluster_id, self.rows)
         self.shared = shared_cluster(
             self._settings, self._files, self._members, coordinator.server, self._coordinator_pool,
             self.to_members,
@@ -252,8 +269,8 @@ class KafkaBackend(Backend):
 
     # ------------------------------------------------------------------ one active server
 
-    async def _become_owner(self, ownership: Ownership) -> None:
-        """Wait until no other server serves this cluster."""
+    async def _wait_until_owned(self, ownership: Ownership) -> None:
+        """Wait until no other server serves this cluster, or no other one alone."""
         logged = ""
         while True:
             try:
@@ -308,6 +325,8 @@ class KafkaBackend(Backend):
                 await self._watching
         if self._journal is not None:
             await self._journal.release()
+        if self._requests is not None:
+            await self._requests.close()
 
     async def _reach(self) -> None:
         """Read the cluster's metadata; wait for a cluster that is unavailable.

@@ -45,15 +45,19 @@ def shared_cluster(
         DataFolderError: the server has no node id, and can get none now.
     """
     host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
-    address = settings.http_advertise or settings.http_listen
     try:
         node_id = _node_id(files, Path(settings.data_dir), members)
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
-    scheme = "http" if tls is None else "https"
-    own = Member(node_id, server, host, port, f"{scheme}://{address}")
+    own = Member(node_id, server, host, port, member_url(settings, tls))
     session = settings.zookeeper_session_seconds
     return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))
+
+
+def member_url(settings: Settings, tls: ssl.SSLContext | None) -> str:
+    """Return where other active servers reach this one's HTTP port."""
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://{settings.http_advertise or settings.http_listen}"
 
 
 async def check_brokers(cluster: Cluster) -> None:

@@ -429,8 +429,14 @@ class Settings(BaseSettings):
     @field_validator("shared")
     @classmethod
     def _has_what_it_shares(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
-        if value and (info.data.get("log") != "kafka" or info.data.get("zookeeper") is None):
-            raise ValueError("needs log=kafka and zookeeper: without, there is nothing to share")
+        coordinated = (
+            info.data.get("zookeeper") is not None or info.data.get("coordination") == "kafka"
+        )
+        if value and not (info.data.get("log") == "kafka" and coordinated):
+            raise ValueError(
+                "needs log=kafka, and zookeeper or coordination=kafka: without, there is nothing to"
+                " share"
+            )
         return value
 
     @field_validator("workers")

@@ -31,6 +31,7 @@ from proxy.http.owner_requests import OwnerRequests
 from proxy.http.producer_routes import producer_router
 from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
+from proxy.http.row_routes import RowsTarget, row_router
 from proxy.http.server_routes import add_server_handlers, server_router
 from proxy.http.streams.direct_streams import DirectStreams
 from proxy.http.streams.stream_requests import REQUEST_HEADERS, RESPONSE_HEADERS
@@ -87,6 +88,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     streams: StreamsConfig | None = None,
     console: ConsoleSources | None = None,
     to_members: ssl.SSLContext | None = None,
+    rows: Callable[[], RowsTarget | None] = lambda: None,
 ) -> HttpApi:
     """Serve leases, producers' states, topics with their settings, records, and streams.
 
@@ -98,6 +100,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         streams: how streams are served.
         console: what operators' routes show beside the engine.
         to_members: TLS of connections to other active servers; None: they have no TLS.
+        rows: the coordinator's rows in Kafka; None: this server keeps none.
     """
     owners = OwnerRequests(engine, to_members)
     leases = LeaseRoutes(engine, owners)
@@ -113,6 +116,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     app.include_router(leases.router)
     app.include_router(producer_router(engine))
     app.include_router(server_router(engine, owners))
+    app.include_router(row_router(rows))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
     app.include_router(console_router(engine, console or ConsoleSources()))

@@ -31,7 +31,7 @@ from pidlease.testing.server_process import PIDLEASE
 from tests.crash.clients import Load
 from tests.crash.lives import get_on
 from tests.crash.readback import Stored, consume
-from tests.crash.seeds import new_random
+from tests.crash.seeds import SOAK, new_random
 from tests.http_api.appending import RAW, path_of, producer
 from tests.kafka_backend.loads import all_loads
 from tests.kafka_backend.named_writers import NamedWriter, check_writers, one_is_left
@@ -94,17 +94,23 @@ def _served(server: PidleaseServer, topic: str) -> int:
     return sum("elsewhere" not in each for each in found) if len(found) == _PARTITIONS else 0
 
 
-@pytest.fixture(scope="module")
-def pair(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=["kafka", "zookeeper"] if SOAK else ["kafka"])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
     """Both run at the beginning and the end of each test."""
     folder = tmp_path_factory.mktemp("pair")
     with ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper", tick_ms=_TICK_MS))
+        kafka = stack.enter_context(KafkaServer(folder / "kafka"))
         settings: dict[str, Any] = {
-            "zookeeper": f"{zookeeper.hosts}/p", "shared": "true", "log_level": "info",
+            "coordination": "kafka", "shared": "true", "log_level": "info",
             "zookeeper_session_seconds": str(_SESSION_SECONDS), "snapshot_batches": "100",
             "upstream_metadata_seconds": "0.5",
         }  # fmt: skip
+        if request.param == "zookeeper":
+            zookeeper = ZooKeeperServer(folder / "zookeeper", tick_ms=_TICK_MS)
+            stack.enter_context(zookeeper)
+            settings |= {"coordination": "auto", "zookeeper": f"{zookeeper.hosts}/p"}
         a, b = (stack.enter_context(in_front_of(kafka, folder / name, **settings)) for name in "ab")
         a.start()
         b.start()

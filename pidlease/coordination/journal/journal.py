@@ -1,26 +1,43 @@
 """The journal's interface.
 
-A row is a JSON object with a kind and an id. One server writes the journal at a time, so a row has
-no version: what this server has read or put is what is there.
+A row is a JSON object with a kind and an id. One server writes the journal at a time. It checks
+what a put expects against all rows, so a row needs no version: its content is its version.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, Protocol
 
 Fields = dict[str, Any]
+
+#: As the id of a row that is put: the number after the highest one of its kind.
+NEXT_NUMBER: Final = "+"
+#: The field of a row that is removed when the session of its server has ended.
+SESSION: Final = "session"
 
 
 class JournalError(Exception):
     """Rows cannot be read or put now; those of a put may be there or not. Try again."""
 
 
+class JournalConflictError(Exception):
+    """A row is not as the put expected it. Read it again.
+
+    Nothing was put. Or an earlier attempt of the same put has changed the row, and its outcome was
+    unknown.
+    """
+
+
+class NotRegistrarError(Exception):
+    """Another one of several active servers writes the journal; this one has put nothing."""
+
+
 class Row(NamedTuple):
-    """A row, or its removal.
+    """A row, or its absence.
 
     Attributes:
         kind: what it is about.
         id: distinguishes it from others of its kind.
-        fields: None: remove the row.
+        fields: None: there is no row; if it is put: remove it.
     """
 
     kind: str
@@ -29,32 +46,40 @@ class Row(NamedTuple):
 
 
 class Journal(Protocol):
-    """Rows by kind and id. All methods block and run in threads."""
+    """Rows by kind and id. The methods that raise errors block, and run in threads.
+
+    Attributes:
+        session: this process, as of the field `SESSION`.
+    """
+
+    session: str
+
+    def refresh(self) -> None:
+        """Read what was put before this call; `get`, `all` and `above` return what was read last.
+
+        Raises:
+            JournalError: it cannot be read now, or another server has replaced this one.
+        """
 
     def get(self, kind: str, id_: str) -> Fields | None:
-        """Return a row; None: there is none.
-
-        Raises:
-            JournalError: it is unknown now.
-        """
+        """Return a row; None: there is none."""
 
     def all(self, kind: str) -> dict[str, Fields]:
-        """Return all rows of a kind, by id.
+        """Return all rows of a kind, by id, in the order in which they were put last."""
 
-        Raises:
-            JournalError: they are unknown now.
-        """
+    def above(self, kind: str, number: int) -> list[tuple[int, Fields]]:
+        """Return the rows of a kind whose ids are numbers above one, in their order."""
 
-    def put(self, rows: Iterable[Row]) -> None:
+    def put(self, rows: Iterable[Row], expected: Iterable[Row] = ()) -> None:
         """Replace or remove rows: all of them or none, durably before this returns.
 
+        Parameters:
+            expected: what must be there before.
+
         Raises:
+            JournalConflictError: something else is there.
             JournalError: they may have been put or not.
         """
 
-    def check(self) -> None:
-        """Check that this server has been the one that writes, up to this call.
-
-        Raises:
-            JournalError: another one is, or this is unknown now.
-        """
+    def watch(self, kind: str, changed: Callable[[], None]) -> None:
+        """Call a function, in any thread, when a row of a kind has changed; it must not wait."""

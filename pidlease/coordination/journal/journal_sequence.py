@@ -6,7 +6,13 @@ from typing import Final
 
 from typing_extensions import override
 
-from pidlease.coordination.journal.journal import Fields, Journal, JournalError, Row
+from pidlease.coordination.journal.journal import (
+    Fields,
+    Journal,
+    JournalConflictError,
+    JournalError,
+    Row,
+)
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
@@ -16,6 +22,8 @@ _KIND: Final = "block"
 _BLOCKS_MAX: Final = 10_000
 #: Rows that are put or removed at once: one batch has them all.
 _ROWS_AT_ONCE: Final = 1_000
+#: How often a block is tried while other servers take some.
+_ATTEMPTS_MAX: Final = 100
 
 
 class JournalSequence(PidSequence):
@@ -41,16 +49,16 @@ class JournalSequence(PidSequence):
         self._clock_ms: Final = clock_ms
         self._keep_ms: Final = keep_ms
         self._lock = threading.Lock()
-        #: The number after the last block; 0: to be read from the journal.
-        self._end = 0
+        #: The last block, as of the last take; None: to be read from the journal.
+        self._last: PidBlock | None = None
         self._count = 0
         self._merge_at = _BLOCKS_MAX
 
     @override
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
         try:
-            self._journal.check()  # a server that was replaced knows no block of its successor
-            return [block for block in self._read() if block.end > beyond]
+            self._journal.refresh()
+            return [block for block in _in_order(self._rows()) if block.end > beyond]
         except JournalError as error:
             raise SequenceError(f"the PID blocks cannot be read: {error}") from error
 
@@ -58,20 +66,38 @@ class JournalSequence(PidSequence):
     def take(self, at_least: int = 1) -> PidBlock:
         with self._lock:
             try:
-                if not self._end:
-                    blocks = self._read()
-                    self._end, self._count = blocks[-1].end if blocks else 1, len(blocks)
-                first = max(self._end, block_start(at_least))
-                block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
-                # If the outcome is unknown, the block may be recorded: then it is not used.
-                self._end = 0
-                self._journal.put([_row(block)])
-                if self._count >= self._merge_at:
-                    self._merge()
+                for _ in range(_ATTEMPTS_MAX):
+                    block = self._try_to_take(at_least)
+                    if block is None:
+                        continue
+                    if self._count >= self._merge_at:
+                        self._merge()
+                    return block
             except JournalError as error:
                 raise SequenceError(f"no PID block: {error}") from error
-            self._end, self._count = block.end, self._count + 1
-            return block
+        raise SequenceError("no PID block: other servers were always faster")
+
+    def _try_to_take(self, at_least: int) -> PidBlock | None:
+        """Take a block; None: another server was faster."""
+        last, self._last = self._last, None
+        if last is None:
+            self._journal.refresh()
+            blocks = _in_order(self._rows())
+            last, self._count = blocks[-1] if blocks else None, len(blocks)
+        first = max(1 if last is None else last.end, block_start(at_least))
+        block = PidBlock(first, BLOCK_SIZE, self._clock_ms(), self._owner)
+        row = _row(block)
+        expected = [row._replace(fields=None)]
+        if last is not None:
+            # Its row changes if later blocks are merged: no block was taken and merged meanwhile.
+            expected.append(_row(last))
+        try:
+            # If the outcome is unknown, the block may be recorded: then it is not used.
+            self._journal.put([row], expected)
+        except JournalConflictError:
+            return None
+        self._last, self._count = block, self._count + 1
+        return block
 
     def adopt(self, blocks: Sequence[PidBlock]) -> None:
         """Put the blocks of a sequence that this one continues; it may have been done before.
@@ -84,30 +110,39 @@ class JournalSequence(PidSequence):
                 self._journal.put(map(_row, blocks[at : at + _ROWS_AT_ONCE]))
         except JournalError as error:
             raise SequenceError(f"no PID block: {error}") from error
-        self._end = 0
 
-    def _read(self) -> list[PidBlock]:
-        """Return the blocks, in order. The rows of merged blocks may still be there."""
-        found: list[PidBlock] = []
-        for block in sorted(_block(*row) for row in self._journal.all(_KIND).items()):
-            if not found or block.first >= found[-1].end:
-                found.append(block)
-        return found
+    def _rows(self) -> dict[str, Fields]:
+        return self._journal.all(_KIND)
 
     def _merge(self) -> None:
         """Merge old blocks; the row of the first one of them has them all."""
-        before = self._read()
+        rows = self._rows()
+        before = _in_order(rows)
         ages = BlockAges(before)
         ages.merge_older(self._clock_ms() - self._keep_ms)
         after = ages.blocks()
         kept = {str(block.first) for block in after}
         # What is merged is put before its parts are removed. A crash may leave parts.
-        self._journal.put([_row(block) for block in set(after).difference(before)])
-        gone = sorted(self._journal.all(_KIND).keys() - kept)
+        merged = [_row(block) for block in set(after).difference(before)]
+        replaced = [row._replace(fields=rows.get(row.id)) for row in merged]
+        try:
+            self._journal.put(merged, replaced)
+        except JournalConflictError:
+            return  # another server merges them
+        gone = sorted(rows.keys() - kept)
         for at in range(0, len(gone), _ROWS_AT_ONCE):
             self._journal.put(Row(_KIND, each, None) for each in gone[at : at + _ROWS_AT_ONCE])
-        self._count = len(after)
+        self._last, self._count = None, len(after)
         self._merge_at = max(_BLOCKS_MAX, 2 * self._count)
+
+
+def _in_order(rows: dict[str, Fields]) -> list[PidBlock]:
+    """Return the blocks, in order. The rows of merged blocks may still be there."""
+    found: list[PidBlock] = []
+    for block in sorted(_block(*row) for row in rows.items()):
+        if not found or block.first >= found[-1].end:
+            found.append(block)
+    return found
 
 
 def _row(block: PidBlock) -> Row:

@@ -5,12 +5,19 @@ from typing import Final
 
 from typing_extensions import override
 
-from pidlease.coordination.journal.journal import Journal, JournalError, Row
+from pidlease.coordination.journal.journal import (
+    Journal,
+    JournalConflictError,
+    JournalError,
+    Row,
+)
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 
 _KIND: Final = "topic"
 #: Used instead of a topic's id for the settings of all topics.
 _SHARED: Final = ""
+#: How often settings are put while other servers change them.
+_ATTEMPTS_MAX: Final = 20
 
 
 class JournalTopicBook(TopicBook):
@@ -22,9 +29,10 @@ class JournalTopicBook(TopicBook):
     @override
     def load(self) -> TopicSettings:
         try:
-            rows = self._journal.all(_KIND)
+            self._journal.refresh()
         except JournalError as error:
             raise TopicBookError(str(error)) from error
+        rows = self._journal.all(_KIND)
         own = {topic_id: dict(fields["settings"]) for topic_id, fields in rows.items()}
         return TopicSettings(own.pop(_SHARED, {}), own)
 
@@ -50,7 +58,15 @@ class JournalTopicBook(TopicBook):
         self._put([Row(_KIND, topic_id, fields)])
 
     def _put(self, rows: Sequence[Row]) -> None:
-        try:
-            self._journal.put(rows)
-        except JournalError as error:
-            raise TopicBookError(str(error)) from error
+        for _ in range(_ATTEMPTS_MAX):
+            # On condition of what was read: a put that arrives late replaces nothing newer.
+            before = [row._replace(fields=self._journal.get(row.kind, row.id)) for row in rows]
+            try:
+                self._journal.put(rows, before)
+            except JournalConflictError:
+                self.load()
+                continue
+            except JournalError as error:
+                raise TopicBookError(str(error)) from error
+            return
+        raise TopicBookError("other servers have always changed the settings meanwhile")

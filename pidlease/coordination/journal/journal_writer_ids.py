@@ -4,7 +4,12 @@ from typing import Final
 
 from typing_extensions import override
 
-from pidlease.coordination.journal.journal import Journal, JournalError, Row
+from pidlease.coordination.journal.journal import (
+    Journal,
+    JournalConflictError,
+    JournalError,
+    Row,
+)
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 
 _KIND: Final = "writer"
@@ -19,18 +24,21 @@ class JournalWriterIds(WriterIds):
     @override
     def all(self) -> dict[int, WriterOf]:
         try:
-            rows = self._journal.all(_KIND)
+            self._journal.refresh()
         except JournalError as error:
             raise WriterIdsError(str(error)) from error
         return {
             int(pid): WriterOf(*(fields[name] for name in WriterOf._fields))
-            for pid, fields in rows.items()
+            for pid, fields in self._journal.all(_KIND).items()
         }
 
     @override
     def add(self, pid: int, writer_of: WriterOf) -> None:
+        absent = Row(_KIND, str(pid), None)
         try:
             if self._journal.get(_KIND, str(pid)) is None:
-                self._journal.put([Row(_KIND, str(pid), writer_of._asdict())])
+                self._journal.put([absent._replace(fields=writer_of._asdict())], [absent])
+        except JournalConflictError:
+            return  # another server has recorded it
         except JournalError as error:
             raise WriterIdsError(str(error)) from error

@@ -28,12 +28,14 @@ from pidlease.coordination.members import (
     Members,
     MembersError,
     SharedView,
+    map_fields,
+    map_of,
+    member_fields,
+    member_of,
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
-from pidlease.core.slots import EMPTY_MAP, SLOTS, SlotMap
+from pidlease.core.slots import EMPTY_MAP, SlotMap
 
-#: The format of the map. A server refuses a newer one.
-_FORMAT: Final = 1
 #: The owner's name while several servers are active.
 _SEVERAL: Final = "several"
 #: How often a contended node id is tried.
@@ -111,7 +113,8 @@ class ZooKeeperMembers(Members):
 
     def _write_self(self, member: Member) -> None:
         """Create this server's node in this session, or change it."""
-        path, data = self._path(member.node_id), _member_data(member)
+        path = self._path(member.node_id)
+        data = json.dumps(member_fields(member)).encode()
         for _ in range(_CREATIONS_MAX):
             try:
                 self._zookeeper.call(lambda client: client.create_async(path, data, ephemeral=True))
@@ -191,9 +194,7 @@ class ZooKeeperMembers(Members):
 
     @override
     def write(self, slots: SlotMap) -> SlotMap:
-        fields = {"version": _FORMAT, "owners": slots.owners, "epochs": slots.epochs,
-                  "members": slots.members}  # fmt: skip
-        data = json.dumps(fields, separators=(",", ":")).encode()
+        data = json.dumps(map_fields(slots), separators=(",", ":")).encode()
         try:
             self._prepare()
             if slots.version < 0:
@@ -234,23 +235,9 @@ class ZooKeeperMembers(Members):
         return int(stat.version)
 
 
-def _member_data(member: Member) -> bytes:
-    fields = {
-        "version": _FORMAT, "node_id": member.node_id, "server": member.server,
-        "kafka": [member.kafka_host, member.kafka_port], "http": member.http_url,
-        "draining": member.draining,
-    }  # fmt: skip
-    return json.dumps(fields).encode()
-
-
 def _member(node: Any) -> Member:  # noqa: ANN401 - kazoo has no types
     data, stat = node
-    fields = json.loads(data)
-    host, port = fields["kafka"]
-    return Member(
-        int(fields["node_id"]), str(fields["server"]), str(host), int(port), str(fields["http"]),
-        bool(fields["draining"]), int(stat.czxid),
-    )  # fmt: skip
+    return member_of(json.loads(data), int(stat.czxid))
 
 
 def _slots(node: Any) -> SlotMap:  # noqa: ANN401 - kazoo has no types
@@ -262,13 +249,7 @@ def _slots(node: Any) -> SlotMap:  # noqa: ANN401 - kazoo has no types
     if node is None:
         return EMPTY_MAP
     data, stat = node
-    fields = json.loads(data)
-    if int(fields["version"]) > _FORMAT:
-        raise ValueError(f"the map has format {fields['version']}; this version reads {_FORMAT}")
-    owners, epochs = (tuple(map(int, fields[name])) for name in ("owners", "epochs"))
-    if len(owners) != SLOTS or len(epochs) != SLOTS:
-        raise ValueError(f"the map has {len(owners)} slots, not {SLOTS}")
-    return SlotMap(owners, epochs, tuple(map(int, fields["members"])), int(stat.version))
+    return map_of(json.loads(data), int(stat.version))
 
 
 def _error(path: str, error: Exception) -> MembersError:

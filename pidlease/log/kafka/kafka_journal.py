@@ -4,12 +4,10 @@ The server that serves the cluster is the writer of the topic's only partition, 
 partition (ADR 15): it raises the epoch of the transactional id, has Kafka append its marker, and
 reads up to that. Then it has all rows, and no former writer can append any more. Each batch must
 land directly after what it has read; if one does not, or its outcome is unknown, the server becomes
-the writer again, and reads on. The row "owner" names the server that serves the cluster: a server
-that finds another one's row after its own was replaced, and ends. The owner puts its row again and
-again: for the others a sign of life, for itself the proof that it is still the writer.
-
-Rows are put with their whole content, and no other server puts any. So a batch with an unknown
-outcome can be sent again.
+the writer again, and reads on; then it knows whether the batch is in the log. The row "owner" names
+the server that serves the cluster: a server that finds another one's row after its own was
+replaced, and ends. The owner puts its row again and again: for the others a sign of life, for
+itself the proof that it is still the writer.
 """
 
 import asyncio
@@ -24,8 +22,17 @@ import structlog
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from typing_extensions import override
 
-from pidlease.coordination.journal.journal import Fields, Journal, JournalError, Row
+from pidlease.coordination.journal.journal import (
+    NEXT_NUMBER,
+    Fields,
+    Journal,
+    JournalConflictError,
+    JournalError,
+    NotRegistrarError,
+    Row,
+)
 from pidlease.coordination.ownership import Ownership, OwnershipError
+from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
@@ -70,9 +77,9 @@ _READ_BYTES: Final = 4 << 20
 _BATCH_BYTES_MAX: Final = 900_000
 #: After so many looks without anything new, a server that stands by takes over. One look a second.
 #: Kafka itself needs some ten seconds to go on without a broker that was killed.
-_SILENT_LOOKS: Final = 15
+SILENT_LOOKS: Final = 15
 #: How long a call may try, besides what Kafka's own answers take.
-_SECONDS: Final = 20.0
+SECONDS: Final = 20.0
 _RELEASE_SECONDS: Final = 2.0
 _DELETED: Final = (
     f"{SERVED_TOPIC} was deleted: without its rows the same PIDs would be leased again"
@@ -80,7 +87,7 @@ _DELETED: Final = (
 #: The writer is taken again after this time, so that Kafka does not forget its transactional id. It
 #: would give another producer id to the next server, which fences nothing under this one.
 _RENEW_SECONDS: Final = 600.0
-_BACKOFF: Final = Backoff(0.02, 1.0)
+BACKOFF: Final = Backoff(0.02, 1.0)
 
 _log = structlog.get_logger(__name__)
 
@@ -117,7 +124,7 @@ class KafkaJournal(Journal, Ownership):
         self._server: Final = server
         self._folder: Final = folder
         self._clock_ms: Final = clock_ms
-        self._run: Final = uuid.uuid4().hex
+        self.session = self._run = uuid.uuid4().hex
         self.first_service = False
         self.topic_id = ""
         self._created = False
@@ -126,6 +133,9 @@ class KafkaJournal(Journal, Ownership):
         self._next = 0
         self._writer: Writer | None = None
         self._sequence = 0
+        #: The batch of which the outcome is unknown, and whether it was found in the log.
+        self._doubtful: _Identity | None = None
+        self._landed = False
         #: Whether the writer must be taken again before anything else.
         self._unsettled = False
         #: Why this server puts no more rows; empty: it does.
@@ -137,36 +147,47 @@ class KafkaJournal(Journal, Ownership):
         self._late_until = 0.0
         #: Whether the last put had an effect.
         self._reached = False
+        self._watchers: Final[dict[str, list[Callable[[], None]]]] = {}
+        self._refreshed: Final = SharedCall(partial(self._locked, self._refresh))
 
     # ------------------------------------------------------------------ rows
 
     @override
+    def refresh(self) -> None:
+        self._wait(self._refreshed())
+
+    @override
     def get(self, kind: str, id_: str) -> Fields | None:
-        self._settled()
         return self._rows.get(kind, {}).get(id_)
 
     @override
     def all(self, kind: str) -> dict[str, Fields]:
-        self._settled()
         return dict(self._rows.get(kind, {}))
 
     @override
-    def put(self, rows: Iterable[Row]) -> None:
-        if found := list(rows):
-            self._wait(self._put(found))
+    def above(self, kind: str, number: int) -> list[tuple[int, Fields]]:
+        found = []
+        for id_, fields in reversed(self.all(kind).items()):
+            if int(id_) <= number:
+                break
+            found.append((int(id_), fields))
+        return found[::-1]
 
     @override
-    def check(self) -> None:
-        self._wait(self._check())
+    def put(self, rows: Iterable[Row], expected: Iterable[Row] = ()) -> None:
+        # As they will be read: with lists instead of tuples.
+        found = [row._replace(fields=json.loads(json.dumps(row.fields))) for row in rows]
+        if found:
+            self._wait(self._put(found, list(expected)))
+
+    @override
+    def watch(self, kind: str, changed: Callable[[], None]) -> None:
+        self._watchers.setdefault(kind, []).append(changed)
 
     @property
     def connected(self) -> bool:
-        """Whether the last rows were put."""
+        """Whether Kafka had what was asked of it last."""
         return self._reached and not self._ended
-
-    def _settled(self) -> None:
-        if self._unsettled or self._ended:
-            self._wait(self._locked(self._settle))
 
     # ------------------------------------------------------------------ ownership
 
@@ -208,10 +229,16 @@ class KafkaJournal(Journal, Ownership):
             except (JournalError, UpstreamError) as error:
                 self._reached = False
                 raise JournalError(str(error)) from error
+            self._reached = True
             return found
 
-    async def _put(self, rows: Sequence[Row]) -> None:
-        await self._locked(partial(self._try_to_put, lambda: rows))
+    async def _refresh(self) -> None:
+        await self._settle()
+        await self._read_on()
+        self._check_owner()
+
+    async def _put(self, rows: Sequence[Row], expected: Sequence[Row]) -> None:
+        await self._locked(partial(self._try_to_put, lambda: rows, expected))
 
     async def _check(self) -> None:
         """Put the owner's row again: it lands where it must if no other server has taken over."""
@@ -225,7 +252,7 @@ class KafkaJournal(Journal, Ownership):
         await self._read_on()
         self._silent_looks = self._silent_looks + 1 if self._next == before else 0
         owner = self._owner()
-        if self._serves_elsewhere(owner) and self._silent_looks < _SILENT_LOOKS:
+        if self._serves_elsewhere(owner) and self._silent_looks < SILENT_LOOKS:
             return str(owner["server"])
         first = self._created and not self._rows
         await self._take()
@@ -234,16 +261,23 @@ class KafkaJournal(Journal, Ownership):
             self._silent_looks = 0
             return str(self._owner()["server"])
         self.first_service = self.first_service or first
-        try:
-            # Once: the next claim reads what became of it.
-            await self._append(
-                [Row(_FORMAT, "", {"version": _VERSION}), self._owner_row(self._server)]
-            )
-        except _UnknownOutcomeError as error:
-            raise JournalError(str(error)) from error
+        await self._put_owner()
         _log.info("this server keeps the rows of the cluster", topic=SERVED_TOPIC,
                   former=owner.get("server") or None, writer=self._writer)  # fmt: skip
         return ""
+
+    async def _put_owner(self) -> None:
+        """Put the owner's row for the first time; the next claim reads what became of it.
+
+        Raises:
+            JournalError: it may have been put or not.
+            UpstreamError: it was not.
+        """
+        rows = [Row(_FORMAT, "", {"version": _VERSION}), self._owner_row(self._server)]
+        try:
+            await self._append(rows)
+        except _UnknownOutcomeError as error:
+            raise JournalError(str(error)) from error
 
     def _owner(self) -> Fields:
         return self._rows.get(_OWNER, {}).get("", {})
@@ -285,13 +319,13 @@ class KafkaJournal(Journal, Ownership):
         writer = await self._upstream.fencing.raise_epoch(_PLACE)
         await self._upstream.fencing.mark(_PLACE, writer)
         self._check_late(writer)
-        latest = time.monotonic() + _SECONDS
+        latest = time.monotonic() + SECONDS
         looks = 0
         while not await self._read_on(writer):
             if time.monotonic() >= latest:
                 raise JournalError(f"the marker of {writer} is still missing in {SERVED_TOPIC}")
             looks += 1
-            await asyncio.sleep(_BACKOFF.seconds(looks))
+            await asyncio.sleep(BACKOFF.seconds(looks))
         self._writer, self._sequence, self._unsettled = writer, 0, False
         self._taken_at = time.monotonic()
 
@@ -315,21 +349,35 @@ class KafkaJournal(Journal, Ownership):
 
     # ------------------------------------------------------------------ appending
 
-    async def _try_to_put(self, rows: Callable[[], Sequence[Row]]) -> None:
+    async def _try_to_put(
+        self, rows: Callable[[], Sequence[Row]], expected: Sequence[Row] = ()
+    ) -> None:
         """Put rows; settle what is unknown, and try again, for a time.
 
         Parameters:
             rows: returns them, when this server is the writer.
+            expected: what must be there before.
 
         Raises:
+            JournalConflictError: something else is there; nothing was put.
             JournalError: they may have been put or not.
         """
-        latest = time.monotonic() + _SECONDS
+        latest = time.monotonic() + SECONDS
         failures = 0
+        # An earlier batch does not count.
+        self._doubtful, self._landed = None, False
         while True:
             try:
-                await self._settle()
-                await self._append(rows())
+                try:
+                    await self._settle()
+                except (JournalError, NotRegistrarError):
+                    if self._landed:
+                        return  # another server has taken over after that
+                    raise
+                if self._landed:
+                    return
+                self._check_expected(expected)
+                await self._append([self._numbered(row) for row in rows()])
             except (_UnknownOutcomeError, UpstreamError) as error:
                 self._upstream.stale()
                 if time.monotonic() >= latest:
@@ -337,7 +385,7 @@ class KafkaJournal(Journal, Ownership):
             else:
                 return
             failures += 1
-            await asyncio.sleep(_BACKOFF.seconds(failures))
+            await asyncio.sleep(BACKOFF.seconds(failures))
 
     async def _append(self, rows: Sequence[Row]) -> None:
         """Append a batch, and apply it.
@@ -352,6 +400,7 @@ class KafkaJournal(Journal, Ownership):
             raise JournalError("this server is not the writer")
         data = _batch(rows, self._clock_ms())
         stamp(read_header(data), data, writer, self._sequence)
+        self._doubtful, self._landed = (writer.pid, writer.epoch, self._sequence), False
         # Until its response has come, whatever ends this call.
         self._unsettled = True
         send = _Send(_PLACE, data)
@@ -374,11 +423,21 @@ class KafkaJournal(Journal, Ownership):
                 raise _UnknownOutcomeError(reason)
             raise UpstreamAwayError(reason) if result.code in RESEND else JournalError(reason)
         self._unsettled = False
-        self._reached = True
         self._next += len(rows)
         self._sequence += len(rows)
         for row in rows:
             self._apply(row)
+
+    def _check_expected(self, expected: Sequence[Row]) -> None:
+        for kind, id_, fields in expected:
+            if self.get(kind, id_) != fields:
+                raise JournalConflictError(f"the row {kind}/{id_} has changed meanwhile")
+
+    def _numbered(self, row: Row) -> Row:
+        if row.id != NEXT_NUMBER:
+            return row
+        last = next(reversed(self._rows.get(row.kind, {"0": {}})))
+        return row._replace(id=str(int(last) + 1))
 
     # ------------------------------------------------------------------ reading
 
@@ -390,25 +449,26 @@ class KafkaJournal(Journal, Ownership):
             UpstreamError: Kafka does not answer now.
         """
         marked = False
-        latest = time.monotonic() + _SECONDS / 4
+        latest = time.monotonic() + SECONDS / 4
         while True:
             found = await self._upstream.fetch(_PLACE, self._next, _READ_BYTES)
             if found.code in REREAD:
                 self._upstream.stale()
                 if time.monotonic() >= latest:
                     raise UpstreamAwayError(f"Kafka returns {found.code} for {SERVED_TOPIC}")
-                await asyncio.sleep(_BACKOFF.max_seconds / 4)
+                await asyncio.sleep(BACKOFF.max_seconds / 4)
                 continue
             if found.code:
                 raise JournalError(
                     f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
                 )
-            work = partial(_decode, found.data, self._next, writer)
+            work = partial(_decode, found.data, self._next, writer, self._doubtful)
             # Not in the log's threads: they may all be waiting for this.
             part = work() if is_small(found.data) else await asyncio.to_thread(work)
             for row in part.rows:
                 self._apply(row)
             marked = marked or part.marked
+            self._landed = self._landed or part.landed
             if part.end == self._next:
                 # The rest up to the end was compacted.
                 self._next = max(self._next, found.end_offset)
@@ -417,8 +477,10 @@ class KafkaJournal(Journal, Ownership):
 
     def _apply(self, row: Row) -> None:
         rows = self._rows.setdefault(row.kind, {})
+        for changed in self._watchers.get(row.kind, ()):
+            changed()
+        rows.pop(row.id, None)
         if row.fields is None:
-            rows.pop(row.id, None)
             return
         if row.kind == _FORMAT and row.fields.get("version") != _VERSION:
             raise JournalError(
@@ -430,7 +492,7 @@ class KafkaJournal(Journal, Ownership):
     async def _make_topic(self) -> None:
         """Create the topic if it does not exist, and wait until it has a leader."""
         cluster = self._upstream.cluster
-        latest = time.monotonic() + _SECONDS
+        latest = time.monotonic() + SECONDS
         while cluster.view.leader(*_PLACE) == NO_LEADER:
             if SERVED_TOPIC not in cluster.view.topics:
                 if self.topic_id:
@@ -439,7 +501,7 @@ class KafkaJournal(Journal, Ownership):
             if time.monotonic() >= latest:
                 raise JournalError(f"{SERVED_TOPIC} has no leader now")
             cluster.stale()
-            await asyncio.sleep(_BACKOFF.max_seconds / 4)
+            await asyncio.sleep(BACKOFF.max_seconds / 4)
         topic = cluster.view.topics[SERVED_TOPIC]
         if topic.compacted is False:
             raise JournalError(f"{SERVED_TOPIC} must have cleanup.policy=compact")
@@ -514,22 +576,37 @@ def _batch(rows: Sequence[Row], now_ms: int) -> bytearray:
     return built
 
 
+#: Of a batch: its producer, its producer's epoch and its first sequence number.
+_Identity = tuple[int, int, int]
+
+
 class _Part(NamedTuple):
-    """A part of the log: its rows, the offset after it, and whether the marker is in it."""
+    """A part of the log.
+
+    Attributes:
+        end: the offset after it.
+        marked: whether the writer's marker is in it.
+        landed: whether the doubtful batch is in it.
+    """
 
     rows: list[Row]
     end: int
     marked: bool
+    landed: bool
 
 
-def _decode(data: bytes, offset: int, writer: Writer | None) -> _Part:
+def _decode(data: bytes, offset: int, writer: Writer | None, doubtful: _Identity | None) -> _Part:
     """Decode the whole batches of a response, from an offset on.
+
+    Parameters:
+        writer: the writer whose marker is looked for.
+        doubtful: the batch that is looked for.
 
     Raises:
         JournalError: a batch is damaged.
     """
     rows: list[Row] = []
-    end, marked = offset, False
+    end, marked, landed = offset, False, False
     for header, batch in batches_in(data):
         if header.last_offset < offset:
             continue
@@ -544,8 +621,11 @@ def _decode(data: bytes, offset: int, writer: Writer | None) -> _Part:
                 LINES.write(_log, "error", "another program has written to the coordinator's topic",
                             topic=SERVED_TOPIC, offset=record.offset, error=str(error))  # fmt: skip
         marked = marked or is_marker_of(header, writer)
+        landed = landed or (
+            (header.producer_id, header.producer_epoch, header.base_sequence) == doubtful
+        )
         end = header.last_offset + 1
-    return _Part(rows, end, marked)
+    return _Part(rows, end, marked, landed)
 
 
 def _row(key: bytes | None, value: bytes | None) -> Row:

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
+from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.http_api.ping_messages import PING_PATH
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.security.acls import Operation, ResourceKind
@@ -80,6 +81,7 @@ _RULES: Final = (
     RouteRule(("GET",), _path("/v1/servers"), _cluster(Operation.DESCRIBE)),
     RouteRule(("PATCH",), _path("/v1/servers/[^/]+"), _cluster(Operation.ALTER)),
     RouteRule(("POST",), _path("/v1/servers/rebalance"), _cluster(Operation.ALTER)),
+    RouteRule(("POST",), _path(PUT_PATH), _cluster(Operation.CLUSTER_ACTION), of_servers=True),
     RouteRule(("GET",), _path("/v1/(?:history|outcomes|partitions|leases|refusals)"),
               _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/producers/[^/]+(?:/events)?"), _cluster(Operation.DESCRIBE)),
