@@ -41,7 +41,12 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.backends.coordination_backend import Coordinator
 from proxy.backends.embedded_backend import Backend
 from proxy.backends.registrar_requests import RegistrarRequests
-from proxy.backends.shared_partitions import check_brokers, member_url, shared_cluster
+from proxy.backends.shared_partitions import (
+    SESSION_SECONDS,
+    check_brokers,
+    member_url,
+    shared_cluster,
+)
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import Broker
@@ -140,7 +145,7 @@ class KafkaBackend(Backend):
         self.rows = SharedKafkaJournal(
             self._upstream, coordinator.server, wall_clock_ms,
             member_url(self._settings, self.to_members),
-            self._settings.zookeeper_session_seconds, self._requests.ask,
+            SESSION_SECONDS, self._requests.ask,
         )  # fmt: skip
         return self.rows
 

@@ -36,6 +36,12 @@ class RegistrarRequests:
         """
         import httpx  # noqa: PLC0415 - only several active servers need it
 
+        if url.startswith("https:") != (self._tls is not None):
+            raise RegistrarAwayError(
+                f"{url} is the server that keeps the rows, and this one has"
+                f" {'TLS' if self._tls is not None else 'no TLS'}: all active servers need the same"
+                " --http-security-protocol"
+            )
         client = self._client
         if client is None:
             client = self._client = httpx.AsyncClient(

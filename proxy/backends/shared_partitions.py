@@ -21,6 +21,9 @@ from proxy.http.ping_connection import HttpPings
 
 #: The file with this server's id as a broker. Clients know it by this id, so it stays.
 _NODE_ID: Final = "node-id"
+#: Silence that ends a session with the coordinator in Kafka. Kafka itself needs some ten seconds to
+#: go on without a broker that was killed.
+SESSION_SECONDS: Final = 30.0
 #: Brokers that are asked at once for the APIs that they serve.
 _ASKED_AT_ONCE: Final = 16
 
@@ -50,7 +53,8 @@ def shared_cluster(
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
     own = Member(node_id, server, host, port, member_url(settings, tls))
-    session = settings.zookeeper_session_seconds
+    in_kafka = settings.coordination == "kafka"
+    session = SESSION_SECONDS if in_kafka else settings.zookeeper_session_seconds
     return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))
 
 

@@ -1,11 +1,13 @@
 """Three active servers that share a Kafka, and gates in the ways between all of them.
 
-Each server has its own way to Kafka, to ZooKeeper, and from the other servers. A gate can delay,
-stall or cut it: what was stalled arrives later, as from a server that another one has replaced.
+Each server has its own way to Kafka, to ZooKeeper if that coordinates them, and from the other
+servers. A gate can delay, stall or cut it: what was stalled arrives later, as from a server that
+another one has replaced.
 """
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,11 +18,18 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from typing_extensions import override
 
-from pidlease.coordination.members import MapConflictError
+from pidlease.coordination.journal.journal import JournalError
+from pidlease.coordination.journal.journal_members import JournalMembers
+from pidlease.coordination.members import MapConflictError, Members, MembersError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperConfig
 from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
-from pidlease.core.slots import slot_of
+from pidlease.core.slots import SlotMap, slot_of
+from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
+from proxy.backends.registrar_requests import RegistrarRequests
 from tests.crash.clients import Load
 from tests.crash.readback import Stored, consume
 from tests.crash.relay import Line
@@ -73,7 +82,7 @@ class Member(NamedTuple):
 
     server: PidleaseServer
     kafka: Gate
-    zookeeper: Gate
+    zookeeper: Gate | None
     peers: Gate
 
 
@@ -82,9 +91,9 @@ class Several:
     """The servers, and what they share."""
 
     kafka: KafkaServer
-    zookeeper: ZooKeeperServer
+    zookeeper: ZooKeeperServer | None
     members: list[Member]
-    map: ZooKeeperMembers
+    map: Members
     random: Random
 
     @property
@@ -124,8 +133,18 @@ class Several:
 
     def owner(self, topic: str, partition: int) -> int:
         """Return the index of a partition's owner by the map."""
-        owner = self.map.slots().owners[slot_of(topic, partition)]
+        owner = self.slots().owners[slot_of(topic, partition)]
         return self.node_ids().index(owner)
+
+    def slots(self) -> SlotMap:
+        """Return the map, as soon as it can be read."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return self.map.slots()
+            except MembersError:
+                if time.monotonic() > deadline:
+                    raise
 
     def node_ids(self) -> list[int]:
         return [int((each.server.data_dir / "node-id").read_text()) for each in self.members]
@@ -134,7 +153,7 @@ class Several:
         """Give partitions to members, by index; others stay."""
         nodes = self.node_ids()
         while True:
-            slots = self.map.slots()
+            slots = self.slots()
             to, epochs = list(slots.owners), list(slots.epochs)
             for partition, member in owners.items():
                 slot = slot_of(topic, partition)
@@ -146,8 +165,8 @@ class Several:
                 self.map.write(
                     slots._replace(owners=tuple(to), epochs=tuple(epochs), members=among)
                 )
-            except MapConflictError:
-                continue
+            except (MapConflictError, MembersError):
+                continue  # it may have been written
             return
 
     def metric(self, name: str, **labels: str) -> float:
@@ -165,26 +184,34 @@ def _served(server: PidleaseServer, topic: str) -> int:
 @contextmanager
 def several(
     folder: Path, random: Random, delay_s: float = 0.0, overrides: dict[str, str] | None = None,
-    tick_ms: int = 1000, **settings: str,
+    tick_ms: int = 1000, coordination: str = "zookeeper", **settings: str,
 ) -> Iterator[Several]:  # fmt: skip
-    """Run a Kafka, a ZooKeeper and three members."""
+    """Run a Kafka, three members, and a ZooKeeper unless Kafka coordinates them."""
     listeners = dict.fromkeys(map(str.upper, NAMES), "PLAINTEXT")
     # Members of groups have short sessions.
     overrides = {"group.min.session.timeout.ms": "200", **(overrides or {})}
     kafka = KafkaServer(folder / "kafka", listeners=listeners, overrides=overrides)
     with ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper", tick_ms=tick_ms))
+        zookeeper = None
+        if coordination == "zookeeper":
+            zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper", tick_ms=tick_ms))
         members = []
         for name in NAMES:
             port = int(kafka.listeners[name.upper()].rpartition(":")[2])
             to_kafka = stack.enter_context(Gate(port, Random(random.random()), delay_s))
             kafka.advertised[name.upper()] = to_kafka.bootstrap
-            to_zookeeper = stack.enter_context(Gate(zookeeper.port, random))
+            to_zookeeper = None
             options: dict[str, Any] = {
-                "zookeeper": f"{to_zookeeper.bootstrap}/p", "shared": "true", "log_level": "info",
-                "zookeeper_session_seconds": "4", "snapshot_batches": "100",
-                "upstream_metadata_seconds": "0.5", "upstream": to_kafka.bootstrap, **settings,
+                "shared": "true", "log_level": "info", "snapshot_batches": "100",
+                "upstream_metadata_seconds": "0.5", "upstream": to_kafka.bootstrap,
+                "coordination": "kafka", **settings,
             }  # fmt: skip
+            if zookeeper is not None:
+                to_zookeeper = stack.enter_context(Gate(zookeeper.port, random))
+                options |= {
+                    "coordination": "auto", "zookeeper": f"{to_zookeeper.bootstrap}/p",
+                    "zookeeper_session_seconds": "4",
+                }  # fmt: skip
             server = stack.enter_context(in_front_of(kafka, folder / name, **options))
             peers = stack.enter_context(Gate(server.http_port, random))
             server.settings["http_advertise"] = peers.bootstrap
@@ -192,12 +219,58 @@ def several(
         stack.enter_context(kafka)
         for each in members:
             each.server.start()
-        connection = ZooKeeper(ZooKeeperConfig(f"{zookeeper.hosts}/p", session_seconds=20.0))
-        connection.start()
-        stack.callback(connection.close)
+        map_ = (
+            stack.enter_context(_in_kafka(kafka))
+            if zookeeper is None
+            else stack.enter_context(_in_zookeeper(zookeeper))
+        )
+        yield Several(kafka, zookeeper, members, map_, random)
+
+
+@contextmanager
+def _in_zookeeper(zookeeper: ZooKeeperServer) -> Iterator[Members]:
+    connection = ZooKeeper(ZooKeeperConfig(f"{zookeeper.hosts}/p", session_seconds=20.0))
+    connection.start()
+    try:
         connection.wait(WAIT_S)
         clusters = connection.children(connection.path("shared"))
-        yield Several(kafka, zookeeper, members, ZooKeeperMembers(connection, clusters[0]), random)
+        yield ZooKeeperMembers(connection, clusters[0])
+    finally:
+        connection.close()
+
+
+class _Reader(SharedKafkaJournal):
+    """Puts rows as a server does, but does not keep them."""
+
+    @override
+    async def _become(self) -> None:
+        raise JournalError("no server keeps the rows now")
+
+
+@contextmanager
+def _in_kafka(kafka: KafkaServer) -> Iterator[Members]:
+    """Read and write the map in Kafka, from threads; the connections are in a loop of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    host, port = kafka.bootstrap.rsplit(":", 1)
+    requests = RegistrarRequests(None)
+
+    async def connect() -> tuple[Upstream, _Reader]:
+        upstream = Upstream(UpstreamConfig(bootstrap=((host, int(port)),)))
+        await upstream.start()
+        clock = lambda: int(time.time() * 1000)  # noqa: E731
+        return upstream, _Reader(upstream, "test", clock, "", 30.0, requests.ask)
+
+    upstream, journal = asyncio.run_coroutine_threadsafe(connect(), loop).result(WAIT_S)
+    try:
+        yield JournalMembers(journal, lambda: "")
+    finally:
+        for each in (upstream.close(), requests.close()):
+            asyncio.run_coroutine_threadsafe(each, loop).result(WAIT_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(WAIT_S)
+        loop.close()
 
 
 def pause(random: Random, at_most_s: float) -> None:

@@ -97,7 +97,8 @@ class Server:
         await asyncio.to_thread(self.journal.put, [Row("t", name, fields)])
 
     async def rows(self) -> dict[str, int]:
-        found = await asyncio.to_thread(self.journal.all, "t")
+        await asyncio.to_thread(self.journal.refresh)
+        found = self.journal.all("t")
         return {name: fields["value"] for name, fields in found.items()}
 
     async def still(self) -> bool:
@@ -133,7 +134,7 @@ def _without_the_topic(kafka: KafkaServer) -> None:
         until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
 
 
-LOOKS = kafka_journal._SILENT_LOOKS + 2
+LOOKS = kafka_journal.SILENT_LOOKS + 2
 
 
 async def test_rows_outlive_their_server(kafka: KafkaServer) -> None:
@@ -278,7 +279,7 @@ async def test_an_owner_that_shows_itself_during_a_takeover_stays(
     async with servers(kafka, "a", "b") as (first, second):
         assert await first.claim() == ""
         assert await second.claim(LOOKS - 3) == "a"
-        monkeypatch.setattr(kafka_journal, "_SILENT_LOOKS", 1)
+        monkeypatch.setattr(kafka_journal, "SILENT_LOOKS", 1)
         raised = second.upstream.fencing.raise_epoch
         late: list[bool] = []
 

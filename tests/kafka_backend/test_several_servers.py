@@ -132,13 +132,15 @@ def coordinator_away(at: Round) -> None:
     leases = f"{at.member.server.http_url}/v1/leases"
     wanted = {"topic": at.topic, "partition": at.owned(at.victim)[0]}
     before = at.log_count(_STEPS_DOWN)
-    at.some.zookeeper.kill9()
+    zookeeper = at.some.zookeeper
+    assert zookeeper is not None
+    zookeeper.kill9()
     pids = [httpx.post(leases, json=wanted, timeout=WAIT_S).json()["pid"] for _ in range(20)]
     assert len(set(pids)) == len(pids)
     at.done["leased meanwhile"] += len(pids)
     until(lambda: at.log_count(_STEPS_DOWN) >= before + 3, "all members to step down")
     time.sleep(60)
-    at.some.zookeeper.start()
+    zookeeper.start()
     at.done["coordinator away"] += 1
     at.all_serve()
 
@@ -146,6 +148,7 @@ def coordinator_away(at: Round) -> None:
 def cut_from_coordinator(at: Round) -> None:
     before = at.log_count(_STEPS_DOWN)
     gate = at.member.zookeeper
+    assert gate is not None
     with gate.cut() if at.random.random() < 0.5 else gate.stalled():
         until(lambda: at.log_count(_STEPS_DOWN) > before, "it to step down")
         at.others_serve()
@@ -232,7 +235,7 @@ def kill_decider(at: Round) -> None:
     decider = next(each for each in some.members if each.peers.port == port)
     other = random.choice([each for each in some.members if each is not decider])
     node = some.node_ids()[some.members.index(other)]
-    version = some.map.slots().version
+    version = some.slots().version
 
     def drain(*, draining: bool) -> None:
         url = f"{other.server.http_url}/v1/servers/{node}"
@@ -246,13 +249,13 @@ def kill_decider(at: Round) -> None:
     thread = Thread(target=drain, kwargs={"draining": True})
     thread.start()
     if random.random() < 0.5:
-        until(lambda: some.map.slots().version > version, "the first move", poll_s=0.001)
+        until(lambda: some.slots().version > version, "the first move", poll_s=0.001)
     else:
         pause(random, 0.1)
     decider.server.kill9()
     thread.join(WAIT_S)
     at.get_on()
-    assert node not in some.map.slots().owners
+    assert node not in some.slots().owners
     at.done["decider killed"] += 1
     decider.server.start()
     drain(draining=False)
@@ -313,20 +316,29 @@ FAULTS: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def some(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+#: Faults of a coordinator of its own.
+_OF_ZOOKEEPER: Final = ("coordinator away", "cut from the coordinator")
+
+
+@pytest.fixture(scope="module", params=["zookeeper", "kafka"])
+def some(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Several]:
     """Three members; all run at the beginning and the end of each test."""
     random = new_random("several-servers")
-    with several(tmp_path_factory.mktemp("several"), random, 0.02) as running:
+    folder = tmp_path_factory.mktemp("several")
+    with several(folder, random, 0.02, coordination=request.param) as running:
         yield running
         assert [each.server.stop() for each in running.members] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(some: Several, name: str) -> None:
+    if some.zookeeper is None and name in _OF_ZOOKEEPER:
+        pytest.skip("there is no ZooKeeper")
     fault = FAULTS[name]
     some.random = new_random(f"several-{name}")
-    topic = some.topic(f"{name.replace(' ', '-')}-{some.zookeeper.port}")
+    topic = some.topic(f"{name.replace(' ', '-')}-{some.members[0].server.kafka_port}")
     loads = some.loads(topic)
     get_on(loads, within_s=WAIT_S)
     done: Counter[str] = Counter()
@@ -350,7 +362,7 @@ def test_grants_of_one_name(some: Several, policy: str) -> None:
     Once a bug: two producers had one generation, and records of one passed for the other's.
     """
     random = some.random = new_random(f"several-grants-{policy}")
-    topic = some.topic(f"grants-{policy}-{some.zookeeper.port}")
+    topic = some.topic(f"grants-{policy}-{some.members[0].server.kafka_port}")
     writers: list[NamedWriter] = []
     done: Counter[str] = Counter()
     for number in range(60):
@@ -374,12 +386,13 @@ def test_grants_of_one_name(some: Several, policy: str) -> None:
 async def test_first_batches(some: Several) -> None:
     """Of many PIDs, leased at one member, and sent to another one at once, while slots move."""
     some.random = new_random("several-first")
-    name = f"first-{some.zookeeper.port}"
+    name = f"first-{some.members[0].server.kafka_port}"
     topic = await asyncio.to_thread(partial(some.topic, name, retention_ms="-1"))
     codes: Counter[int] = Counter()
     gaps_s: list[float] = []
     for each in some.members:
-        each.zookeeper.delay_s = 0.02  # what others lease is learned late
+        if each.zookeeper is not None:
+            each.zookeeper.delay_s = 0.02  # what others lease is learned late
     moving = asyncio.create_task(_move_on(some, topic))
     at_once = asyncio.Semaphore(20)
     count = 3000
@@ -391,7 +404,8 @@ async def test_first_batches(some: Several) -> None:
     due = await asyncio.gather(*(one(number) for number in range(count)))
     moving.cancel()
     for each in some.members:
-        each.zookeeper.delay_s = 0.0
+        if each.zookeeper is not None:
+            each.zookeeper.delay_s = 0.0
     stored = await asyncio.to_thread(
         partial(consume, some.kafka.bootstrap, topic, PARTITIONS, markers=True)
     )
@@ -465,8 +479,8 @@ def test_groups_and_copies(some: Several, tmp_path: Path) -> None:
     """A group, a transactional copy and a copier go on while slots move and members restart."""
     random = some.random = new_random("several-copies")
     # No other policies: their writers' markers would take offsets.
-    source = some.topic(f"source-{some.zookeeper.port}")
-    target = some.topic(f"target-{some.zookeeper.port}")
+    source = some.topic(f"source-{some.members[0].server.kafka_port}")
+    target = some.topic(f"target-{some.members[0].server.kafka_port}")
     feed = LibrdkafkaLoad(some.bootstrap, source, PARTITIONS, Random(random.random()), "feed")
     copying = Copying(some.bootstrap, source, target, f"copying-{source}", random)
     readings = Readings(PARTITIONS)

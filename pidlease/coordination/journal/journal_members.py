@@ -75,11 +75,13 @@ class JournalMembers(Members):
     def leave(self) -> None:
         with self._lock:
             member, self._self = self._self, None
-            if member is None:
-                return
-            own = Row(_MEMBER, str(member.node_id), self._row_of(member))
-            if self._is_mine(own.fields):
-                self._try(lambda: self._journal.put([own._replace(fields=None)], [own]))
+            if member is not None:
+                self._try(lambda: self._remove(member))
+
+    def _remove(self, member: Member) -> None:
+        own = Row(_MEMBER, str(member.node_id), self._row_of(member))
+        if self._is_mine(own.fields):
+            self._journal.put([own._replace(fields=None)], [own])
 
     def _write_self(self, member: Member) -> int:
         """Put this server's row; it keeps its place in the order while its session lasts."""
@@ -131,7 +133,7 @@ class JournalMembers(Members):
     @override
     def write(self, slots: SlotMap) -> SlotMap:
         before = self._journal.get(_MAP, "")
-        if _slots(before).version != slots.version:
+        if (-1 if before is None else before["change"]) != slots.version:
             raise MapConflictError("the map has changed meanwhile")
         written = slots._replace(version=slots.version + 1)
         fields = map_fields(slots) | {"change": written.version}

@@ -16,6 +16,10 @@ from pidlease.coordination.journal.journal import (
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
+from pidlease.observability.loggers import Logger
+from pidlease.observability.repeated_lines import LINES, kind_of
+
+_log = Logger(__name__)
 
 _KIND: Final = "block"
 #: Rows at which old blocks are merged.
@@ -70,8 +74,8 @@ class JournalSequence(PidSequence):
                     block = self._try_to_take(at_least)
                     if block is None:
                         continue
-                    if self._count >= self._merge_at:
-                        self._merge()
+                    if self._count > self._merge_at:
+                        self._try_to_merge()
                     return block
             except JournalError as error:
                 raise SequenceError(f"no PID block: {error}") from error
@@ -113,6 +117,14 @@ class JournalSequence(PidSequence):
 
     def _rows(self) -> dict[str, Fields]:
         return self._journal.all(_KIND)
+
+    def _try_to_merge(self) -> None:
+        try:
+            self._merge()
+        except JournalError as error:
+            # The block was taken. The next merge goes on.
+            LINES.write(_log, "warning", "old PID blocks could not be merged", kind_of(error),
+                        error=str(error))  # fmt: skip
 
     def _merge(self) -> None:
         """Merge old blocks; the row of the first one of them has them all."""

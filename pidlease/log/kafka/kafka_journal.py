@@ -56,7 +56,7 @@ from pidlease.kafka.records.batch_records import (
     records_in,
 )
 from pidlease.kafka.records.record_batch import MAGIC, read_header
-from pidlease.kafka.records.writer_batch import Writer, is_marker_of, stamp
+from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.ports import LATE_MS
 from pidlease.observability.repeated_lines import LINES
 
@@ -64,8 +64,11 @@ Result = TypeVar("Result")
 
 #: The topic. Where it exists, a server has served the cluster before.
 SERVED_TOPIC: Final = "__pidlease"
-#: Of each key, the last record counts.
-_CONFIGS: Final = {"cleanup.policy": "compact"}
+#: Of each key, the last record counts. A start reads the topic, which must stay short.
+_CONFIGS: Final = {
+    "cleanup.policy": "compact", "segment.ms": "600000", "segment.bytes": "16777216",
+    "min.cleanable.dirty.ratio": "0.1",
+}  # fmt: skip
 _REPLICAS: Final = 3
 _PLACE: Final = TopicPartition(SERVED_TOPIC, 0)
 #: The kinds of rows that are about the journal itself.
@@ -80,6 +83,10 @@ _BATCH_BYTES_MAX: Final = 900_000
 SILENT_LOOKS: Final = 15
 #: How long a call may try, besides what Kafka's own answers take.
 SECONDS: Final = 20.0
+#: How long reading to the end may take, before the topic's leader is looked up again.
+_READ_SECONDS: Final = 3.0
+#: After so long without a read, removals may be gone from the log (`delete.retention.ms`, a day).
+_UNREAD_MS_MAX: Final = 12 * 3_600_000
 _RELEASE_SECONDS: Final = 2.0
 _DELETED: Final = (
     f"{SERVED_TOPIC} was deleted: without its rows the same PIDs would be leased again"
@@ -120,7 +127,10 @@ class KafkaJournal(Journal, Ownership):
     ) -> None:
         self._upstream: Final = upstream
         self._loop: Final = asyncio.get_running_loop()
+        #: Held to become the writer, and to put.
         self._lock: Final = asyncio.Lock()
+        #: Held to read on: that goes on while Kafka takes long to put.
+        self._reading: Final = asyncio.Lock()
         self._server: Final = server
         self._folder: Final = folder
         self._clock_ms: Final = clock_ms
@@ -129,8 +139,11 @@ class KafkaJournal(Journal, Ownership):
         self.topic_id = ""
         self._created = False
         self._rows: dict[str, dict[str, Fields]] = {}
-        #: The offset after all that was read or put.
+        #: The offset after all that was read or put, and when it was read last.
         self._next = 0
+        self._read_ms = 0
+        #: The newest writer of which the marker was read.
+        self._marked: Writer | None = None
         self._writer: Writer | None = None
         self._sequence = 0
         #: The batch of which the outcome is unknown, and whether it was found in the log.
@@ -145,10 +158,11 @@ class KafkaJournal(Journal, Ownership):
         self._taken_at = 0.0
         #: Until when batches under a former producer id may still arrive; 0: there is none.
         self._late_until = 0.0
+        self._late_pid = -1
         #: Whether the last put had an effect.
         self._reached = False
         self._watchers: Final[dict[str, list[Callable[[], None]]]] = {}
-        self._refreshed: Final = SharedCall(partial(self._locked, self._refresh))
+        self._refreshed: Final = SharedCall(partial(self._translated, self._refresh))
 
     # ------------------------------------------------------------------ rows
 
@@ -182,7 +196,9 @@ class KafkaJournal(Journal, Ownership):
 
     @override
     def watch(self, kind: str, changed: Callable[[], None]) -> None:
-        self._watchers.setdefault(kind, []).append(changed)
+        watchers = self._watchers.setdefault(kind, [])
+        if changed not in watchers:
+            watchers.append(changed)
 
     @property
     def connected(self) -> bool:
@@ -215,6 +231,8 @@ class KafkaJournal(Journal, Ownership):
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
                 await self._locked(partial(self._try_to_put, lambda: [self._owner_row("")]))
+        except NotRegistrarError:
+            pass  # another one has taken over
         except (JournalError, TimeoutError) as error:
             _log.warning("the end of this server is not noted; another one takes over later",
                          topic=SERVED_TOPIC, error=str(error))  # fmt: skip
@@ -224,16 +242,21 @@ class KafkaJournal(Journal, Ownership):
 
     async def _locked(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         async with self._lock:
-            try:
-                found = await call()
-            except (JournalError, UpstreamError) as error:
-                self._reached = False
-                raise JournalError(str(error)) from error
-            self._reached = True
-            return found
+            return await self._translated(call)
+
+    async def _translated(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Await a call; an error of Kafka is one of the journal."""
+        try:
+            found = await call()
+        except (JournalError, UpstreamError) as error:
+            self._reached = False
+            raise JournalError(str(error)) from error
+        self._reached = True
+        return found
 
     async def _refresh(self) -> None:
-        await self._settle()
+        if self._ended:
+            raise JournalError(self._ended)
         await self._read_on()
         self._check_owner()
 
@@ -316,18 +339,26 @@ class KafkaJournal(Journal, Ownership):
     async def _take(self) -> None:
         """Become the writer, and read up to its marker: no former writer can append after it."""
         self._writer = None
+        if time.monotonic() < self._late_until:
+            self._refuse_late(self._late_pid)  # each attempt would fence another server's again
         writer = await self._upstream.fencing.raise_epoch(_PLACE)
         await self._upstream.fencing.mark(_PLACE, writer)
         self._check_late(writer)
         latest = time.monotonic() + SECONDS
         looks = 0
-        while not await self._read_on(writer):
+        while not self._has_marker(writer):
             if time.monotonic() >= latest:
                 raise JournalError(f"the marker of {writer} is still missing in {SERVED_TOPIC}")
+            await asyncio.sleep(BACKOFF.seconds(looks) if looks else 0)
             looks += 1
-            await asyncio.sleep(BACKOFF.seconds(looks))
+            await self._read_on()
         self._writer, self._sequence, self._unsettled = writer, 0, False
         self._taken_at = time.monotonic()
+
+    def _has_marker(self, writer: Writer) -> bool:
+        """Return whether a writer's marker was read, or that of one that has replaced it."""
+        found = self._marked
+        return found is not None and found.pid == writer.pid and found.epoch >= writer.epoch
 
     def _check_late(self, writer: Writer) -> None:
         """Check that no batch of a former producer id may arrive: Kafka does not fence it (ADR 15).
@@ -341,11 +372,16 @@ class KafkaJournal(Journal, Ownership):
             return
         now = time.monotonic()
         self._late_until = self._late_until or now + LATE_MS / 1000
+        self._late_pid = writer.pid
         if now < self._late_until:
-            raise JournalError(
-                f"the writer of {SERVED_TOPIC} has another producer id, {writer.pid}; batches sent"
-                f" under the former one may arrive for {self._late_until - now:.0f} s more"
-            )
+            self._refuse_late(writer.pid)
+
+    def _refuse_late(self, pid: int) -> None:
+        rest = self._late_until - time.monotonic()
+        raise JournalError(
+            f"the writer of {SERVED_TOPIC} has another producer id, {pid}; batches sent under the"
+            f" former one may arrive for {rest:.0f} s more"
+        )
 
     # ------------------------------------------------------------------ appending
 
@@ -376,8 +412,8 @@ class KafkaJournal(Journal, Ownership):
                     raise
                 if self._landed:
                     return
-                self._check_expected(expected)
-                await self._append([self._numbered(row) for row in rows()])
+                await self._check_expected(expected)
+                await self._append(self._numbered(rows()))
             except (_UnknownOutcomeError, UpstreamError) as error:
                 self._upstream.stale()
                 if time.monotonic() >= latest:
@@ -400,6 +436,7 @@ class KafkaJournal(Journal, Ownership):
             raise JournalError("this server is not the writer")
         data = _batch(rows, self._clock_ms())
         stamp(read_header(data), data, writer, self._sequence)
+        at = self._next
         self._doubtful, self._landed = (writer.pid, writer.epoch, self._sequence), False
         # Until its response has come, whatever ends this call.
         self._unsettled = True
@@ -413,8 +450,8 @@ class KafkaJournal(Journal, Ownership):
         if isinstance(result, UpstreamAwayError):
             self._unsettled = False
             raise result
-        if not result.code and result.offset != self._next:
-            raise _UnknownOutcomeError(f"a batch is at {result.offset}, not at {self._next}")
+        if not result.code and result.offset != at:
+            raise _UnknownOutcomeError(f"a batch is at {result.offset}, not at {at}")
         if result.code:
             reason = f"Kafka returns {result.code} for {SERVED_TOPIC} {result.message}".rstrip()
             certain = produce_error(result.code).stored is Stored.NO
@@ -423,57 +460,102 @@ class KafkaJournal(Journal, Ownership):
                 raise _UnknownOutcomeError(reason)
             raise UpstreamAwayError(reason) if result.code in RESEND else JournalError(reason)
         self._unsettled = False
-        self._next += len(rows)
         self._sequence += len(rows)
+        if self._next == at:  # else it was read meanwhile
+            self._next += len(rows)
+            for row in rows:
+                self._apply(row)
+
+    async def _check_expected(self, expected: Sequence[Row]) -> None:
+        """Check rows; before they are reported to be other ones, read on.
+
+        Raises:
+            JournalConflictError: one of them is not as it is expected.
+        """
+        if self._unlike(expected):
+            # This server may have been replaced: then it does not know what is there.
+            await self._read_on()
+            self._check_owner()
+        if found := self._unlike(expected):
+            raise JournalConflictError(f"the row {found.kind}/{found.id} has changed meanwhile")
+
+    def _unlike(self, expected: Sequence[Row]) -> Row | None:
+        return next((row for row in expected if self.get(row.kind, row.id) != row.fields), None)
+
+    def _numbered(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with numbers for `NEXT_NUMBER`."""
+        last: dict[str, int] = {}
+        found = []
         for row in rows:
-            self._apply(row)
-
-    def _check_expected(self, expected: Sequence[Row]) -> None:
-        for kind, id_, fields in expected:
-            if self.get(kind, id_) != fields:
-                raise JournalConflictError(f"the row {kind}/{id_} has changed meanwhile")
-
-    def _numbered(self, row: Row) -> Row:
-        if row.id != NEXT_NUMBER:
-            return row
-        last = next(reversed(self._rows.get(row.kind, {"0": {}})))
-        return row._replace(id=str(int(last) + 1))
+            number = row.id
+            if number == NEXT_NUMBER:
+                before = last.get(row.kind)
+                if before is None:
+                    before = int(next(reversed(self._rows.get(row.kind, {})), 0))
+                last[row.kind] = before + 1
+                number = str(before + 1)
+            found.append(row._replace(id=number))
+        return found
 
     # ------------------------------------------------------------------ reading
 
-    async def _read_on(self, writer: Writer | None = None) -> bool:
-        """Apply what is new in the log; return whether a writer's marker was there.
+    async def _read_on(self) -> None:
+        """Apply what is in the log, as of this call or later.
 
         Raises:
-            JournalError: a newer server has written, or the log has become shorter.
+            JournalError: a newer server has written, or the log cannot be read there.
             UpstreamError: Kafka does not answer now.
         """
-        marked = False
         latest = time.monotonic() + SECONDS / 4
-        while True:
+        failures = 0
+        async with self._reading:
+            while True:
+                try:
+                    async with asyncio.timeout(_READ_SECONDS):
+                        await self._read_to_end()
+                except (UpstreamError, TimeoutError) as error:
+                    self._upstream.stale()
+                    if time.monotonic() >= latest:
+                        reason = str(error) or f"no response within {_READ_SECONDS} s"
+                        raise UpstreamAwayError(f"{SERVED_TOPIC}: {reason}") from error
+                else:
+                    return
+                failures += 1
+                await asyncio.sleep(BACKOFF.seconds(failures))
+
+    async def _read_to_end(self) -> None:
+        now_ms = self._clock_ms()
+        if self._read_ms and now_ms - self._read_ms > _UNREAD_MS_MAX:
+            self._ended = (
+                f"{SERVED_TOPIC} was not read for so long that removed rows may be unknown; start"
+                " the server again"
+            )
+            raise JournalError(self._ended)
+        # A new leader may not know yet how far the log goes. It says so to this question (KIP-207);
+        # a Fetch returns nothing then.
+        _, end = await self._upstream.range_of(_PLACE)
+        if end < self._next:
+            raise UpstreamAwayError(f"it ends at {end}, and was read up to {self._next}")
+        while self._next < end:
             found = await self._upstream.fetch(_PLACE, self._next, _READ_BYTES)
             if found.code in REREAD:
-                self._upstream.stale()
-                if time.monotonic() >= latest:
-                    raise UpstreamAwayError(f"Kafka returns {found.code} for {SERVED_TOPIC}")
-                await asyncio.sleep(BACKOFF.max_seconds / 4)
-                continue
+                raise UpstreamAwayError(f"Kafka returns {found.code}")
             if found.code:
                 raise JournalError(
                     f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
                 )
-            work = partial(_decode, found.data, self._next, writer, self._doubtful)
+            work = partial(_decode, found.data, self._next, self._doubtful)
             # Not in the log's threads: they may all be waiting for this.
             part = work() if is_small(found.data) else await asyncio.to_thread(work)
+            before, self._next = self._next, max(self._next, part.end)
             for row in part.rows:
                 self._apply(row)
-            marked = marked or part.marked
+            self._marked = part.marked or self._marked
             self._landed = self._landed or part.landed
-            if part.end == self._next:
+            if part.end == before:
                 # The rest up to the end was compacted.
                 self._next = max(self._next, found.end_offset)
-                return marked
-            self._next = part.end
+        self._read_ms = now_ms
 
     def _apply(self, row: Row) -> None:
         rows = self._rows.setdefault(row.kind, {})
@@ -585,28 +667,28 @@ class _Part(NamedTuple):
 
     Attributes:
         end: the offset after it.
-        marked: whether the writer's marker is in it.
+        marked: the writer whose marker is the last one in it; None: there is none.
         landed: whether the doubtful batch is in it.
     """
 
     rows: list[Row]
     end: int
-    marked: bool
+    marked: Writer | None
     landed: bool
 
 
-def _decode(data: bytes, offset: int, writer: Writer | None, doubtful: _Identity | None) -> _Part:
+def _decode(data: bytes, offset: int, doubtful: _Identity | None) -> _Part:
     """Decode the whole batches of a response, from an offset on.
 
     Parameters:
-        writer: the writer whose marker is looked for.
         doubtful: the batch that is looked for.
 
     Raises:
         JournalError: a batch is damaged.
     """
     rows: list[Row] = []
-    end, marked, landed = offset, False, False
+    marked: Writer | None = None
+    end, landed = offset, False
     for header, batch in batches_in(data):
         if header.last_offset < offset:
             continue
@@ -620,7 +702,8 @@ def _decode(data: bytes, offset: int, writer: Writer | None, doubtful: _Identity
             except ValueError as error:
                 LINES.write(_log, "error", "another program has written to the coordinator's topic",
                             topic=SERVED_TOPIC, offset=record.offset, error=str(error))  # fmt: skip
-        marked = marked or is_marker_of(header, writer)
+        if header.is_control:
+            marked = Writer(header.producer_id, header.producer_epoch)
         landed = landed or (
             (header.producer_id, header.producer_epoch, header.base_sequence) == doubtful
         )

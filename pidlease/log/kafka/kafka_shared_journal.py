@@ -5,9 +5,9 @@ The others read the topic, and send it what they want to put over HTTP. So what 
 checked against all rows, and only what holds is in the log (ADR 38).
 
 The registrar puts the row "owner" every half second, with its address. If a server sees three times
-that it has not come, or if nothing listens at the address, it becomes the registrar itself. Kafka
-fences the former one, so a server that is wrong about that costs a change of the registrar, never a
-row.
+that nothing new has come, or if nothing listens at the address, it becomes the registrar itself.
+Kafka fences the former one, so a server that is wrong about that costs a change of the registrar,
+never a row.
 
 A session is kept by signs of life to the registrar, which removes the rows of those that are silent
 (`SESSION`). It counts its own ticks: if it was suspended, nobody's session has ended.
@@ -15,6 +15,7 @@ A session is kept by signs of life to the registrar, which removes the rows of t
 
 import asyncio
 import hmac
+import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from pidlease.coordination.journal.journal import (
 )
 from pidlease.coordination.journal.put_request import PutRequest
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_journal import (
     BACKOFF,
     SECONDS,
@@ -50,10 +52,17 @@ SEVERAL: Final = "several"
 TICK_SECONDS: Final = 0.5
 #: After so many looks without a row of the registrar, another server takes over.
 _SILENT_TICKS: Final = 3
-#: So often in a row must nothing listen at the registrar's address.
-_REFUSALS_MAX: Final = 2
+#: A second request must find that nothing listens at the registrar's address, so much later.
+_REFUSED_SECONDS: Final = 0.05
+#: A server that was replaced as the registrar does not trust refused connections for so long: where
+#: servers cannot reach one another, they would replace each other again and again.
+_DISTRUST_SECONDS: Final = 600.0
+#: Servers that find the registrar gone wait for a part of this, so that one of them is the first.
+_SPREAD_SECONDS: Final = 0.1
 #: The kinds with rows that end with a session.
 _OF_SESSIONS: Final = ("member",)
+#: The kinds that only the registrar itself puts.
+_OF_REGISTRARS: Final = ("owner", "format")
 
 _log = structlog.get_logger(__name__)
 
@@ -80,6 +89,9 @@ class SharedKafkaJournal(KafkaJournal):
         url: where other active servers reach this one's HTTP port.
         session_seconds: silence that ends a session.
         ask: asks the registrar; RegistrarAwayError, RegistrarGoneError: it does not answer.
+
+    Attributes:
+        is_registrar: whether this server writes the rows, as far as it knows.
     """
 
     def __init__(
@@ -92,18 +104,19 @@ class SharedKafkaJournal(KafkaJournal):
         ask: AskRegistrar,
     ) -> None:
         super().__init__(upstream, server, SEVERAL, clock_ms)
+        self.is_registrar = False
         self._url: Final = url
         self._session_ticks: Final = session_seconds / TICK_SECONDS
         self._ask: Final = ask
         self._tasks: list[asyncio.Task[None]] = []
-        #: The registrar's last row, and how many looks found no newer one.
-        self._seen: Fields = {}
+        #: How many looks in a row found nothing new.
         self._looks = 0
-        #: The registrar that is gone, by its run.
-        self._gone = ""
-        self._refusals = 0
-        #: The registrar that has replaced this one: it lives, though it may not be reached.
-        self._replaced_by = ""
+        #: The registrar that is gone, by its last row: with a newer one it is not.
+        self._gone: Fields = {}
+        #: The row of the registrar at whose address nothing listened, and when.
+        self._refused: tuple[Fields, float] = ({}, 0.0)
+        #: Until when refused connections do not show that a registrar is gone.
+        self._distrusts_until = 0.0
         #: Ticks since a session has shown itself, if this server is the registrar.
         self._heard: dict[str, int] = {}
 
@@ -111,8 +124,16 @@ class SharedKafkaJournal(KafkaJournal):
 
     @override
     def _owner_row(self, server: str) -> Row:
-        row = super()._owner_row(SEVERAL if server else "")
-        return row._replace(fields={**(row.fields or {}), "name": server, "url": self._url})
+        row = super()._owner_row(SEVERAL)
+        fields = {**(row.fields or {}), "name": server, "url": self._url}
+        if not server:
+            # It stops. Others go on, or a server without --shared may serve the cluster.
+            others = any(each[SESSION] != self.session for each in self._of_sessions())
+            fields |= {"run": "", "server": SEVERAL if others else ""}
+        return row._replace(fields=fields)
+
+    def _of_sessions(self) -> list[Fields]:
+        return [fields for kind in _OF_SESSIONS for fields in self.all(kind).values()]
 
     @property
     def stranger(self) -> str:
@@ -120,15 +141,9 @@ class SharedKafkaJournal(KafkaJournal):
         owner = self._owner()
         return str(owner["server"]) if self._serves_elsewhere(owner) else ""
 
-    @property
-    def is_registrar(self) -> bool:
-        """Whether this server writes the rows, as far as it knows."""
-        return self._writes and self._owner().get("run") == self._run
-
-    @property
-    def _writes(self) -> bool:
-        """Whether it is the writer, or must find out whether it still is."""
-        return self._writer is not None or self._unsettled
+    def _refuse_stranger(self) -> None:
+        if self.stranger:
+            raise JournalError(f"{self.stranger} serves this cluster without --shared")
 
     @override
     async def _claim(self) -> str:
@@ -136,36 +151,44 @@ class SharedKafkaJournal(KafkaJournal):
         await self._look()
         if self.stranger and self._looks < SILENT_LOOKS:
             return self.stranger
-        if not self._owner().get("server") or self.stranger:
-            await self._become()
+        if self.stranger or not self._owner().get("server"):
+            with suppress(NotRegistrarError):
+                await self._become()
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._run_on(each))
                            for each in (self._watch_registrar, self._show)]  # fmt: skip
         return ""
 
     async def _look(self) -> None:
-        """Read on, and count the looks without a new row of the registrar."""
+        """Read on, and count the looks that find nothing new."""
+        before = self._next
         await self._refresh()
-        owner = self._owner()
-        self._looks = self._looks + 1 if owner is self._seen else 0
-        self._seen = owner
+        self._looks = self._looks + 1 if self._next == before else 0
 
     async def _become(self) -> None:
-        """Become the registrar.
+        """Become the registrar, unless another server is faster.
 
         Raises:
-            JournalError: this server may be the registrar, or not.
+            NotRegistrarError: another server is.
+            JournalError: it is unknown which server is.
             UpstreamError: Kafka does not answer now.
         """
         first = self._created and not self._rows
         former = self._owner()
         await self._take()
-        if self.stranger and self._owner() is not former:
-            raise JournalError(f"{self.stranger} serves this cluster without --shared")
-        await self._put_owner()
+        now = self._owner()
+        if now.get("run") != former.get("run"):
+            # It was fenced just now. It notices, and goes on.
+            self._writer = None
+            raise NotRegistrarError(f"{now.get('name') or now.get('server')} was faster")
+        try:
+            await self._put_owner()
+        except (JournalError, UpstreamError):
+            self._writer, self._unsettled = None, False
+            raise
+        self.is_registrar = True
         self.first_service = self.first_service or first
         self._heard.clear()
-        self._gone = self._replaced_by = ""
         _log.info("this server keeps the rows of all active servers", topic=SERVED_TOPIC,
                   former=former.get("name") or former.get("server") or None,
                   writer=self._writer)  # fmt: skip
@@ -178,19 +201,24 @@ class SharedKafkaJournal(KafkaJournal):
             NotRegistrarError: one has.
         """
         owner = self._owner()
-        if not self._writes or owner.get("run") == self._run:
+        if not self.is_registrar or owner.get("run") == self._run:
             return
-        self._writer, self._unsettled = None, False
-        self._replaced_by = str(owner.get("run"))
-        _log.warning("another server keeps the rows now", server=owner.get("name"))
-        raise NotRegistrarError(f"{owner.get('name') or 'another server'} keeps the rows now")
+        self.is_registrar, self._writer, self._unsettled = False, None, False
+        self._distrusts_until = time.monotonic() + _DISTRUST_SECONDS
+        name = owner.get("name") or owner.get("server") or "another server"
+        _log.warning("another server keeps the rows now", server=name)
+        raise NotRegistrarError(f"{name} keeps the rows now")
 
     @override
     async def _refresh(self) -> None:
-        try:
+        with suppress(NotRegistrarError):
             await super()._refresh()
-        except NotRegistrarError:
-            await self._read_on()
+
+    @override
+    async def _settle(self) -> None:
+        if not (self.is_registrar or self._ended):
+            raise NotRegistrarError("another server keeps the rows now")
+        await super()._settle()
 
     # ------------------------------------------------------------------ putting
 
@@ -199,19 +227,25 @@ class SharedKafkaJournal(KafkaJournal):
         latest = time.monotonic() + SECONDS
         failures = 0
         while True:
+            again = True
             try:
-                registrar = await self._locked(self._registrar)
+                registrar = await self._registrar()
+                # If an attempt has put the rows, the next one finds other ones than expected.
+                again = bool(expected)
                 if registrar is not None:
                     await self._send(registrar, rows, expected)
                 else:
                     await self._locked(partial(self._try_to_put, lambda: rows, expected))
-            except (NotRegistrarError, RegistrarGoneError, RegistrarAwayError) as error:
-                # If an attempt has put the rows, the next one finds other ones than expected.
-                again = bool(expected) or not isinstance(error, RegistrarAwayError)
-                if not again or time.monotonic() >= latest:
-                    raise JournalError(f"no server keeps the rows now: {error}") from error
+            except (NotRegistrarError, RegistrarGoneError) as error:
+                reason: Exception = error  # nothing was put
+            except (JournalError, RegistrarAwayError) as error:
+                if not again:
+                    raise JournalError(str(error)) from error
+                reason = error
             else:
                 return
+            if self._ended or time.monotonic() >= latest:
+                raise JournalError(str(reason)) from reason
             failures += 1
             await asyncio.sleep(BACKOFF.seconds(failures))
 
@@ -219,27 +253,41 @@ class SharedKafkaJournal(KafkaJournal):
         """Return the registrar's row; None: it is this server, or it has just become it.
 
         Raises:
-            JournalError: a server without --shared serves the cluster, or another error.
-            UpstreamError: Kafka does not answer now.
+            NotRegistrarError: another server has just become it.
+            JournalError: there is none now, or it is unknown.
         """
         if self._ended:
             raise JournalError(self._ended)
         if self.is_registrar:
             return None
-        await self._refresh()
-        if self.stranger:
-            raise JournalError(f"{self.stranger} serves this cluster without --shared")
+        await self._translated(self._refresh)
         owner = self._owner()
-        if owner.get("server") and owner["run"] != self._gone:
+        if not self._must_replace(owner):
             return owner
-        await self._become()
+        await asyncio.sleep(random.random() * _SPREAD_SECONDS)  # noqa: S311 - no secret
+        await self._translated(self._refresh)
+        async with self._lock:
+            if self.is_registrar:
+                return None  # by another call
+            if self._owner() is not owner:
+                raise NotRegistrarError("another server has just taken over")
+            await self._translated(self._become)
         return None
+
+    def _must_replace(self, owner: Fields) -> bool:
+        """Return whether the registrar has stopped, or is gone.
+
+        Raises:
+            JournalError: a server without --shared serves the cluster.
+        """
+        self._refuse_stranger()
+        return not owner.get("run") or owner["run"] == self._run or owner is self._gone
 
     async def _send(self, registrar: Fields, rows: Sequence[Row], expected: Sequence[Row]) -> None:
         """Have the registrar put rows.
 
         Raises:
-            JournalConflictError: something else than expected is there; nothing was put.
+            JournalConflictError: something else than expected is there.
             JournalError, RegistrarAwayError: they may have been put or not.
             RegistrarGoneError, NotRegistrarError: nothing was put.
         """
@@ -252,17 +300,15 @@ class SharedKafkaJournal(KafkaJournal):
         )
         try:
             while not (await asyncio.wait({asked}, timeout=TICK_SECONDS / 5))[0]:
-                if run == self._gone or self._owner().get("run") != run:
+                owner = self._owner()
+                if owner is self._gone or owner.get("run") != run:
                     raise RegistrarAwayError(f"{registrar['name']} does not answer")
             status, text = asked.result()
         except RegistrarGoneError:
-            self._refusals += 1
-            if self._refusals >= _REFUSALS_MAX and run != self._replaced_by:
-                self._gone = run
+            self._note_refusal(run)
             raise
         finally:
             asked.cancel()
-        self._refusals = 0
         if status == HTTPStatus.CONFLICT:
             raise JournalConflictError(text)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -270,18 +316,31 @@ class SharedKafkaJournal(KafkaJournal):
         if status != HTTPStatus.NO_CONTENT:
             raise JournalError(f"{registrar['name']} keeps the rows, and answers {status}: {text}")
 
+    def _note_refusal(self, run: str) -> None:
+        """Note that nothing listens at the registrar's address; the second time it is gone."""
+        owner, now = self._owner(), time.monotonic()
+        if owner.get("run") != run or now < self._distrusts_until:
+            return
+        row, at = self._refused
+        if row is not owner:
+            self._refused = (owner, now)
+        elif now - at >= _REFUSED_SECONDS:
+            self._gone = owner
+
     async def serve(self, request: PutRequest) -> None:
         """Put rows for another active server.
 
         Raises:
             NotRegistrarError: this server is not the registrar; nothing was put.
-            JournalConflictError: something else than expected is there; nothing was put.
+            JournalConflictError: something else than expected is there.
             JournalError: they may have been put or not.
         """
-        if not (self.is_registrar and hmac.compare_digest(request.run, self._run)):
+        if not (self.is_registrar and hmac.compare_digest(request.run, self._run)) or self._ended:
             raise NotRegistrarError("another server keeps the rows")
         self._heard[request.session] = 0
         rows = request.rows_to_put()
+        if any(row.kind in _OF_REGISTRARS for row in rows):
+            raise JournalError(f"only this server puts rows of {_OF_REGISTRARS}")
         if rows:
             expected = request.rows_expected()
             await self._locked(partial(self._try_to_put, lambda: rows, expected))
@@ -293,12 +352,9 @@ class SharedKafkaJournal(KafkaJournal):
             await asyncio.sleep(TICK_SECONDS)
             try:
                 await tick()
-            except (
-                JournalError,
-                NotRegistrarError,
-                RegistrarGoneError,
-                RegistrarAwayError,
-            ) as error:
+            except NotRegistrarError as error:
+                _log.info("another server keeps the rows", reason=str(error))
+            except (JournalError, RegistrarGoneError, RegistrarAwayError) as error:
                 LINES.write(_log, "warning", "the coordinator's rows cannot be kept now",
                             kind_of(error), error=str(error))  # fmt: skip
             except Exception as error:  # noqa: BLE001 - the next tick is needed all the same
@@ -307,14 +363,14 @@ class SharedKafkaJournal(KafkaJournal):
 
     async def _watch_registrar(self) -> None:
         """Read on; take over if the registrar is silent."""
-        await self._locked(self._look)
-        if self._looks >= _SILENT_TICKS and not self.stranger and not self.is_registrar:
-            self._gone = str(self._owner().get("run"))
-            await self._locked(self._registrar)
+        await self._translated(self._look)
+        if self._looks >= _SILENT_TICKS and not self.is_registrar and not self.stranger:
+            self._gone = self._owner()
+            await self._registrar()
 
     async def _show(self) -> None:
         """Show this server to the others, if it is the registrar, or else to that."""
-        registrar = await self._locked(self._registrar)
+        registrar = await self._registrar()
         if registrar is not None:
             await self._send(registrar, (), ())
             return
@@ -323,20 +379,14 @@ class SharedKafkaJournal(KafkaJournal):
 
     async def _end_sessions(self) -> None:
         """Remove the rows of sessions that have ended."""
-        for session in self._heard:
-            self._heard[session] += 1
-        rows = [
+        known = {each[SESSION] for each in self._of_sessions()} - {self.session}
+        self._heard = {each: self._heard.get(each, 0) + 1 for each in known}
+        silent = [
             Row(kind, id_, fields)
             for kind in _OF_SESSIONS
             for id_, fields in self.all(kind).items()
-            if fields[SESSION] != self.session
+            if self._heard.get(fields[SESSION], 0) > self._session_ticks
         ]
-        silent = [
-            row for row in rows
-            if row.fields and self._heard.setdefault(row.fields[SESSION], 0) > self._session_ticks
-        ]  # fmt: skip
-        known = {row.fields[SESSION] for row in rows if row.fields}
-        self._heard = {each: ticks for each, ticks in self._heard.items() if each in known}
         if silent:
             _log.warning("sessions have ended", rows=[f"{row.kind}/{row.id}" for row in silent])
             gone = [row._replace(fields=None) for row in silent]

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from starlette.types import Scope
 
+from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.engine.leases.lease_owners import USER
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights, RouteRule
@@ -178,8 +179,11 @@ class RequestAccess:
         self._servers: Final[frozenset[str]] = frozenset() if members is None else members.users
 
     def is_of_server(self, scope: Scope) -> bool:
-        """Whether a request is marked as one of another active server, so that no other may be."""
-        return bool(self._servers) and any(name in _OF_SERVERS for name, _ in scope["headers"])
+        """Whether only another active server may send a request: it is marked so, or puts rows."""
+        marked = scope["path"] == PUT_PATH or any(
+            name in _OF_SERVERS for name, _ in scope["headers"]
+        )
+        return bool(self._servers) and marked
 
     def admit_now(self, scope: Scope) -> Admission | None:
         """Admit a request; None: it is refused, or this needs a wait. Nothing is counted yet."""
