@@ -27,7 +27,7 @@ demo: $(VENV)/.demo
 # The same with a real Kafka behind the proxy, and a real ZooKeeper; then with three servers that
 # share the cluster. With COORDINATION=kafka, without a ZooKeeper: two parts. Needs mvn and java.
 demo-kafka: $(VENV)/.demo
-	$(BIN)/python -m deploy.demo --kafka $(if $(filter kafka,$(COORDINATION)),--alone)
+	$(BIN)/python -m deploy.demo --kafka $(if $(filter zookeeper,$(COORDINATION)),--zookeeper)
 
 # A copy by Spark out of a real Kafka, killed on the way and audited; needs mvn and Java 17 or 21.
 demo-spark: $(VENV)/.spark

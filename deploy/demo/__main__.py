@@ -37,9 +37,8 @@ def main(
     kafka: Annotated[
         bool, typer.Option("--kafka", help="In front of a real Kafka, that is killed as well.")
     ] = False,
-    alone: Annotated[
-        bool,
-        typer.Option("--alone", help="With --kafka: no ZooKeeper, and so only two parts."),
+    zookeeper: Annotated[
+        bool, typer.Option("--zookeeper", help="With --kafka: a ZooKeeper is the coordinator.")
     ] = False,
     secure: Annotated[
         bool, typer.Option("--secure", help="Only: TLS, logins and rights, and an intruder.")
@@ -62,7 +61,8 @@ def main(
         if secure:
             return run_secured(console, directory.resolve() / "secured")
         if kafka:
-            return _in_front(console, directory.resolve() / "in-front", seconds, alone=alone)
+            folder = directory.resolve() / "in-front"
+            return _in_front(console, folder, seconds, with_zookeeper=zookeeper)
         code = _alone(console, directory.resolve(), seconds)
         if keep:
             _keep_up(console, directory.resolve())
@@ -104,14 +104,12 @@ def _alone(console: Console, directory: Path, seconds: float) -> int:
     return code
 
 
-def _in_front(console: Console, directory: Path, seconds: float, *, alone: bool) -> int:
+def _in_front(console: Console, directory: Path, seconds: float, *, with_zookeeper: bool) -> int:
     shutil.rmtree(directory, ignore_errors=True)
-    with real_upstream(directory, alone=alone) as upstream:
+    with real_upstream(directory, with_zookeeper=with_zookeeper) as upstream:
         console.print(f"the upstream is a real Kafka: {upstream.kafka.bootstrap}", highlight=False)
         code = run_demo(console, directory / "first", seconds, upstream)
         code = run_leased(console, directory / "leased", upstream) or code
-        if alone:
-            return code
         return run_members(console, directory / "members", upstream) or code
 
 

@@ -1,4 +1,4 @@
-"""Starts a real Kafka as the log of the proxy, and a ZooKeeper unless Kafka coordinates, too."""
+"""Starts a real Kafka as the log of the proxy, and perhaps a ZooKeeper as the coordinator."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,11 +28,11 @@ class Upstream(NamedTuple):
 
 
 @contextmanager
-def real_upstream(directory: Path, *, alone: bool) -> Iterator[Upstream]:
-    """Run Kafka during the block, and ZooKeeper.
+def real_upstream(directory: Path, *, with_zookeeper: bool) -> Iterator[Upstream]:
+    """Run Kafka during the block.
 
     Parameters:
-        alone: Kafka is the coordinator, and there is no ZooKeeper.
+        with_zookeeper: run ZooKeeper as the coordinator; otherwise that is Kafka, too.
 
     Raises:
         DemoError: Kafka cannot run here; the message says what is missing.
@@ -41,7 +41,7 @@ def real_upstream(directory: Path, *, alone: bool) -> Iterator[Upstream]:
         raise DemoError(f"no Kafka can be started here: {reason}")
     with KafkaServer(directory / "kafka") as broker:
         settings = {"log": "kafka", "upstream": broker.bootstrap}
-        if alone:
+        if not with_zookeeper:
             yield Upstream(broker, settings | {"coordination": "kafka"}, "Kafka")
             return
         with ZooKeeperServer(directory / "zookeeper") as zookeeper:

@@ -85,6 +85,7 @@ NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "GET /v1/servers": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "PATCH /v1/servers/{node_id}": [(_OP.ALTER, _C, _CLUSTER)],
     "POST /v1/servers/rebalance": [(_OP.ALTER, _C, _CLUSTER)],
+    "POST /v1/servers/rows": [(_OP.CLUSTER_ACTION, _C, _CLUSTER)],
     "GET /v1/history": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/outcomes": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/partitions": [(_OP.DESCRIBE, _C, _CLUSTER)],

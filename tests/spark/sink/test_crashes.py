@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3600 if SOAK else 900)]
 KILLS = 12 if SOAK else 3
 COUNT = 1_000_000 if SOAK else 40_000
 FENCED = 3
+#: Spark's own consumer gives up after a minute; an application is stopped for longer.
+PATIENT = ("kafka.default.api.timeout.ms", "1200000")
 
 
 #: Where to, how the query is written, the kills of an application, and whether one is stopped,
@@ -50,10 +52,12 @@ def test_nothing_is_lost_or_doubled(
             return SparkCopy(
                 folder, kafka_source.bootstrap, server, checkpoint, "--topics", topic, "--topic",
                 "{topic}.copy", "--available-now", "--max-offsets-per-trigger", limit,
+                "--source-option", "=".join(PATIENT),
             ).start()  # fmt: skip
         read = {
             "kafka.bootstrap.servers": kafka_source.bootstrap, "subscribe": topic,
             "startingOffsets": "earliest", "includeHeaders": "true", "maxOffsetsPerTrigger": limit,
+            PATIENT[0]: PATIENT[1],
         }  # fmt: skip
         written = {
             "kafka.bootstrap.servers": server.bootstrap, "leases": server.http_url,
