@@ -1,1 +1,1 @@
-"""State that servers share, in files or in ZooKeeper: PID sequence, name bindings, writers' ids."""
+"""State that servers share: PID sequence, names, writers, members; in files, ZooKeeper or Kafka."""

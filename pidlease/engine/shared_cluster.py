@@ -387,6 +387,13 @@ class SharedCluster:
             return None
         return slots.epochs[slot]
 
+    def is_silent(self, url: str) -> bool:
+        """Return whether the member at an address of HTTP does not answer pings."""
+        silent = self.pings.silent
+        return any(
+            node in silent for node, each in self._view.members.items() if each.http_url == url
+        )
+
     def owner_of(self, partition: TopicPartition) -> Member | None:
         """Return a partition's owner, as of the last read; None: it has none, or that is gone."""
         return self._view.members.get(self._view.slots.owner(partition))

@@ -204,6 +204,8 @@ class KafkaBackend(Backend):
             self._settings, self._files, self._members, coordinator.server, self._coordinator_pool,
             self.to_members,
         )  # fmt: skip
+        if self.rows is not None:
+            self.rows.is_silent = self.shared.is_silent
 
     async def _wait_for_stranger(self) -> None:
         """Wait until no server without --shared serves this cluster."""

@@ -343,7 +343,7 @@ class Settings(BaseSettings):
     shared: bool = Field(
         default=False,
         description="serve the cluster together with other active servers (with log=kafka and"
-        " zookeeper)",
+        " zookeeper or coordination=kafka)",
     )
     workers: int = Field(
         1,

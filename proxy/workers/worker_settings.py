@@ -4,7 +4,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK
+from pidlease.coordination.pid_sequence import KAFKA_MARK, ZOOKEEPER_MARK
 from pidlease.storage.errors import DataFolderError
 from proxy.configuration.settings import Settings
 
@@ -59,11 +59,12 @@ def check_workers(settings: Settings) -> None:
                 " apart"
             )
     sequence = Path(settings.data_dir) / "sequence"
-    if (sequence / "blocks").exists() and not (sequence / ZOOKEEPER_MARK).exists():
+    moved = any((sequence / mark).exists() for mark in (ZOOKEEPER_MARK, KAFKA_MARK))
+    if (sequence / "blocks").exists() and not moved:
         # The first worker would move them while others lease already.
         raise DataFolderError(
-            f"{sequence} has PIDs that are not in ZooKeeper; start the server once without"
-            " --workers: it moves them"
+            f"{sequence} has PIDs that the other workers do not have; start the server once without"
+            " --workers: it moves them to the coordinator"
         )
 
 

@@ -109,6 +109,11 @@ class Several:
         until(lambda: sum(self.served(name)) == partitions, "all partitions to be served")
         return name
 
+    def drop(self, topic: str) -> None:
+        """Delete a topic, so that the members divide the slots by the next one alone."""
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
+        admin.delete_topics([topic])[topic].result(WAIT_S)
+
     def loads(self, topic: str) -> list[Load]:
         """Start one load of each kind; their leases come from different servers."""
         one, two = self.random.sample([each.server for each in self.members], 2)

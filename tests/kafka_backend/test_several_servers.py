@@ -351,6 +351,7 @@ def test_faults(some: Several, name: str) -> None:
     get_on(loads, within_s=WAIT_S)
     stored = some.read_back(topic, loads)
     print(f"{name}: {dict(done)}, {len(stored)} records, {time.monotonic() - began:.0f} s")
+    some.drop(topic)
     assert all(done[each] for each in fault.happens), done
     assert name in ("broker killed", "killed in turn") or some.metric(_TAKEN) != taken
 

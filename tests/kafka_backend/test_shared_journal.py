@@ -27,6 +27,7 @@ from pidlease.coordination.journal.put_request import PutRequest
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.log.kafka import kafka_shared_journal
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
 from pidlease.log.kafka.kafka_shared_journal import (
     RegistrarAwayError,
@@ -204,16 +205,22 @@ async def _nothing(_: SharedKafkaJournal) -> None:
     """Look at nothing."""
 
 
-async def test_a_silent_registrar_is_replaced_and_follows(kafka: KafkaServer) -> None:
+@pytest.mark.parametrize("pinged", [False, True])
+async def test_a_silent_registrar_is_replaced_and_follows(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, *, pinged: bool
+) -> None:
+    monkeypatch.setattr(kafka_shared_journal, "_SILENT_TICKS", 10_000 if pinged else 3)
     async with servers(kafka, "a", "b") as (all_, (a, b)):
         await put(b, 1)
+        b.is_silent = lambda url: pinged and url == "a"
         all_.silent.add("a")
         async with a._lock:  # as if it were suspended
             began = time.monotonic()
             await put(
                 b, 2, before=1
             )  # waits for an answer, until the registrar is known to be gone
-            print(f"replaced within {time.monotonic() - began:.1f} s")
+            seconds = time.monotonic() - began
+            print(f"replaced within {seconds:.1f} s")
             assert b.is_registrar
         with pytest.raises(JournalConflictError):
             await put(a, 3, before=1)
@@ -364,7 +371,7 @@ async def test_several_servers_and_one_alone_keep_each_other_out(
         assert late.stranger == "alone:1"
         with pytest.raises(JournalError, match="alone:1 serves this cluster without --shared"):
             await put(late, 2)
-        monkeypatch.setattr("pidlease.log.kafka.kafka_shared_journal.SILENT_LOOKS", 2)
+        monkeypatch.setattr(kafka_shared_journal, "SILENT_LOOKS", 2)
         async with asyncio.timeout(WAIT_S):
             while await asyncio.to_thread(late.claim):
                 pass

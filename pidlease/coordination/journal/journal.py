@@ -68,7 +68,7 @@ class Journal(Protocol):
         """Return all rows of a kind, by id, in the order in which they were put last."""
 
     def above(self, kind: str, number: int) -> list[tuple[int, Fields]]:
-        """Return the rows of a kind whose ids are numbers above one, in their order."""
+        """Return the rows of a kind with ids that are numbers above one, in their order."""
 
     def put(self, rows: Iterable[Row], expected: Iterable[Row] = ()) -> None:
         """Replace or remove rows: all of them or none, durably before this returns.

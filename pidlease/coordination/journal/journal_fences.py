@@ -72,7 +72,7 @@ class JournalFences(FenceLog):
             self._remove_old()
 
     def _remove_old(self) -> None:
-        """Remove the oldest entries; never the last one, whose number the next one follows."""
+        """Remove the oldest entries; never the last one: the next one follows its number."""
         before_ms = self._clock_ms() - self._keep_ms
         entries = list(self._journal.all(_KIND).items())[:-1][:_REMOVED_MAX]
         old = list(takewhile(lambda each: _fence(each[1]).binding.granted_ms < before_ms, entries))

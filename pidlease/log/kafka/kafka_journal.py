@@ -667,7 +667,7 @@ class _Part(NamedTuple):
 
     Attributes:
         end: the offset after it.
-        marked: the writer whose marker is the last one in it; None: there is none.
+        marked: the writer of the last marker in it; None: there is none.
         landed: whether the doubtful batch is in it.
     """
 

@@ -4,13 +4,13 @@ One of them is the registrar: the writer of the topic, as a server that serves t
 The others read the topic, and send it what they want to put over HTTP. So what a put expects is
 checked against all rows, and only what holds is in the log (ADR 38).
 
-The registrar puts the row "owner" every half second, with its address. If a server sees three times
-that nothing new has come, or if nothing listens at the address, it becomes the registrar itself.
-Kafka fences the former one, so a server that is wrong about that costs a change of the registrar,
-never a row.
+The registrar puts the row "owner" every half second, with its address. A server becomes the
+registrar itself if nothing new comes for four seconds, for one if the registrar does not answer
+pings either, or at once if nothing listens at the address. Kafka fences the former one, so a server
+that is wrong about that costs a change of the registrar, never a row.
 
 A session is kept by signs of life to the registrar, which removes the rows of those that are silent
-(`SESSION`). It counts its own ticks: if it was suspended, nobody's session has ended.
+(`SESSION`). It counts its own ticks: if it was suspended, no session has ended.
 """
 
 import asyncio
@@ -50,8 +50,10 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 SEVERAL: Final = "several"
 #: How often the registrar shows itself, and others show themselves to it.
 TICK_SECONDS: Final = 0.5
-#: After so many looks without a row of the registrar, another server takes over.
-_SILENT_TICKS: Final = 3
+#: After so many looks without anything new, another server takes over.
+_SILENT_TICKS: Final = 8
+#: The same if the registrar does not answer pings.
+_UNANSWERED_TICKS: Final = 2
 #: A second request must find that nothing listens at the registrar's address, so much later.
 _REFUSED_SECONDS: Final = 0.05
 #: A server that was replaced as the registrar does not trust refused connections for so long: where
@@ -92,6 +94,7 @@ class SharedKafkaJournal(KafkaJournal):
 
     Attributes:
         is_registrar: whether this server writes the rows, as far as it knows.
+        is_silent: returns whether the server at an address does not answer pings.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class SharedKafkaJournal(KafkaJournal):
     ) -> None:
         super().__init__(upstream, server, SEVERAL, clock_ms)
         self.is_registrar = False
+        self.is_silent: Callable[[str], bool] = lambda _: False
         self._url: Final = url
         self._session_ticks: Final = session_seconds / TICK_SECONDS
         self._ask: Final = ask
@@ -113,7 +117,7 @@ class SharedKafkaJournal(KafkaJournal):
         self._looks = 0
         #: The registrar that is gone, by its last row: with a newer one it is not.
         self._gone: Fields = {}
-        #: The row of the registrar at whose address nothing listened, and when.
+        #: The row of a registrar, when nothing listened at its address.
         self._refused: tuple[Fields, float] = ({}, 0.0)
         #: Until when refused connections do not show that a registrar is gone.
         self._distrusts_until = 0.0
@@ -364,8 +368,12 @@ class SharedKafkaJournal(KafkaJournal):
     async def _watch_registrar(self) -> None:
         """Read on; take over if the registrar is silent."""
         await self._translated(self._look)
-        if self._looks >= _SILENT_TICKS and not self.is_registrar and not self.stranger:
-            self._gone = self._owner()
+        if self.is_registrar or self.stranger:
+            return
+        owner = self._owner()
+        silent = self.is_silent(str(owner.get("url")))
+        if self._looks >= (_UNANSWERED_TICKS if silent else _SILENT_TICKS):
+            self._gone = owner
             await self._registrar()
 
     async def _show(self) -> None:
