@@ -16,6 +16,7 @@ class _Commands(LazyCommands):
         "serve": "proxy.serve_command:serve",
         "produce": "proxy.cli.produce_command:produce",
         "consume": "proxy.cli.consume_command:consume",
+        "coordination": "proxy.cli.coordination_command:coordination_cli",
         "copy": "proxy.cli.copy_command:copy",
         "repair": "proxy.cli.repair_command:repair",
         "servers": "proxy.cli.servers_command:servers_cli",

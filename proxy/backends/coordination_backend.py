@@ -6,17 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
+from kazoo.exceptions import KazooException
 
 from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
+from pidlease.coordination.journal.journal import JournalError
 from pidlease.coordination.journal.journal_fences import JournalFences
 from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
 from pidlease.coordination.journal.journal_writer_ids import JournalWriterIds
+from pidlease.coordination.journal.moved_rows import is_moving, moved_row
 from pidlease.coordination.members import Members
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
 from pidlease.coordination.ownership import Ownership
@@ -102,7 +105,8 @@ class Coordinator:
         try:
             self._zookeeper.wait(self._settings.zookeeper_timeout_seconds)
             identity = self._zookeeper.identity()
-        except ZooKeeperError as error:
+            self._zookeeper.check_not_moved()
+        except (ZooKeeperError, KazooException) as error:
             raise SequenceError(f"--zookeeper {config.hosts}: {error}") from error
         if known and known != identity:
             raise SequenceError(
@@ -131,6 +135,11 @@ class Coordinator:
             fences = JournalFences(journal, wall_clock_ms, self._keep_ms)
         names, ids = JournalNames(journal, fences), JournalWriterIds(journal)
         sequence = JournalSequence(journal, self.server, wall_clock_ms, self._keep_ms)
+        tree = self._read_mark(ZOOKEEPER_MARK)
+        if tree:  # `pidlease coordination migrate` has moved all, files are from before ZooKeeper
+            self._set_mark(KAFKA_MARK, journal.topic_id)
+            self._files.remove(self._mark(ZOOKEEPER_MARK))
+            self._files.fsync_folder(self._path.parent)
         if not self.topic_of_pids():
             try:
                 if self._files.exists(self._path):
@@ -145,16 +154,31 @@ class Coordinator:
         """Return the id of the topic in Kafka that the directory's PIDs come from; empty: none."""
         return self._read_mark(KAFKA_MARK)
 
-    def check_not_in_zookeeper(self) -> None:
-        """Check that the directory's PIDs do not come from ZooKeeper.
+    def check_moved(self, journal: "KafkaJournal | None") -> None:
+        """Check that the directory's PIDs are not in ZooKeeper, or were moved to Kafka. Blocks.
+
+        Parameters:
+            journal: rows in Kafka, before this server puts any; None: the topic does not exist.
 
         Raises:
-            SequenceError: they do.
+            SequenceError: they come from ZooKeeper, or not all were moved.
         """
-        if self._read_mark(ZOOKEEPER_MARK):
+        tree = self._read_mark(ZOOKEEPER_MARK)
+        try:
+            if journal is not None:
+                journal.refresh()
+        except JournalError as error:
+            raise SequenceError(f"the PIDs in Kafka cannot be read: {error}") from error
+        if journal is not None and is_moving(journal):
+            raise SequenceError(
+                "a move from ZooKeeper was begun and not completed: run `pidlease coordination"
+                " migrate` again"
+            )
+        if tree and (journal is None or journal.get(*moved_row(tree)[:2]) is None):
             raise SequenceError(
                 "the PIDs of this directory come from ZooKeeper: say --zookeeper instead of"
-                f" --coordination kafka. ({self._mark(ZOOKEEPER_MARK)} says so)"
+                " --coordination kafka, or move them by `pidlease coordination migrate`."
+                f" ({self._mark(ZOOKEEPER_MARK)} says so)"
             )
 
     def _end_of_file(self) -> int:
@@ -165,6 +189,9 @@ class Coordinator:
         """Copy what is in files to another coordinator, and mark the directory as its own."""
         self._move_names(names)
         self._move_writers(ids)
+        self._set_mark(mark, identity)
+
+    def _set_mark(self, mark: str, identity: str) -> None:
         path = self._mark(mark)
         make_durable_folder(self._files, path.parent)
         write_aside(self._files, path, [identity.encode()])

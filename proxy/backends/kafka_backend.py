@@ -97,9 +97,7 @@ class KafkaBackend(Backend):
     async def open(self) -> None:
         coordinator, folder = await self._pool.run(self._open)
         in_kafka = self._settings.coordination == "kafka"
-        if in_kafka:
-            await self._pool.run(coordinator.check_not_in_zookeeper)
-        else:
+        if not in_kafka:
             await self._pool.run(partial(self._open_coordinator, coordinator))
         await self._reach()
         self.cluster_id = self._upstream.cluster.view.cluster_id
@@ -137,6 +135,12 @@ class KafkaBackend(Backend):
                 f" the cluster has {'none' if topic is None else topic.topic_id}: without its"
                 " records the same PIDs would be leased again"
             )
+        journal = self._journal_of(coordinator, folder)
+        there = None if topic is None else journal
+        await self._coordinator_pool.run(partial(coordinator.check_moved, there))
+        return journal
+
+    def _journal_of(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:
         if not self._settings.shared:
             return KafkaJournal(
                 self._upstream, coordinator.server, folder.cluster_id, wall_clock_ms

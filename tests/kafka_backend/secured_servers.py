@@ -23,11 +23,7 @@ from tests.secure.secured_process import TlsServer
 from tests.servers.authority import Authority, Certificate
 from tests.servers.kafka import KafkaServer
 from tests.servers.waiting import WAIT_S
-from tests.servers.zookeeper import ZooKeeperServer
 
-#: Longer than any wait for a takeover: what is missed is missed by pings.
-_SESSION_SECONDS: Final = 300.0
-_TICK_MS: Final = 15_000
 _HERE: Final = f"IP:{LOOPBACK}"
 _USER: Final = "alice"
 
@@ -35,26 +31,25 @@ _USER: Final = "alice"
 class SecuredPair:
     """Two servers, `a` and `b`, with a certificate each."""
 
-    def __init__(self, folder: Path, kafka: KafkaServer, zookeeper: str) -> None:
+    def __init__(self, folder: Path, kafka: KafkaServer) -> None:
         self.authority = Authority(folder)
         self.ca = str(self.authority.root.certificate)
         self._clients = {
             each: self.authority.issue(f"of-{each}", subject=each) for each in (_USER, "root")
         }
-        self.a, self.b = (self._server(folder / name, name, kafka, zookeeper) for name in "ab")
+        self.a, self.b = (self._server(folder / name, name, kafka) for name in "ab")
 
     @property
     def servers(self) -> tuple[TlsServer, TlsServer]:
         return self.a, self.b
 
-    def _server(self, folder: Path, name: str, kafka: KafkaServer, zookeeper: str) -> TlsServer:
+    def _server(self, folder: Path, name: str, kafka: KafkaServer) -> TlsServer:
         folder.mkdir()
         own = self.authority.issue(name, _HERE)
         write_users(folder / "data", *PASSWORDS)
         server = TlsServer(folder, data_dir=folder / "data", settings={
             "log": "kafka", "upstream": kafka.bootstrap, "upstream_metadata_seconds": "0.5",
-            "zookeeper": zookeeper, "zookeeper_session_seconds": str(_SESSION_SECONDS),
-            "shared": "true", "kafka_security_protocol": "SASL_SSL",
+            "coordination": "kafka", "shared": "true", "kafka_security_protocol": "SASL_SSL",
             "http_security_protocol": "SASL_SSL", "ssl_certificate": str(own.certificate),
             "ssl_key": str(own.key), "ssl_client_ca": self.ca, "ssl_client_auth": "requested",
             "ssl_principal_mapping_rules": "RULE:^CN=([a-z]+)$/$1/",
@@ -183,8 +178,7 @@ class _AnyServerLoad(HttpLoad):
 def secured_pair(folder: Path, kafka: KafkaServer) -> Iterator[SecuredPair]:
     """Two running servers; they are killed at the end of the block if they still run."""
     with ExitStack() as stack:
-        zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper", tick_ms=_TICK_MS))
-        pair = SecuredPair(folder, kafka, f"{zookeeper.hosts}/s")
+        pair = SecuredPair(folder, kafka)
         for each in pair.servers:
             stack.callback(each.kill9)
             each.start()

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from pidlease.kafka.records.identity_header import HEADER_NAME, Identity, encode_identity
 from tests.crash.lives import get_on
 from tests.crash.readback import consume
-from tests.crash.seeds import new_random
+from tests.crash.seeds import SOAK, new_random
 from tests.kafka_backend.loads import all_loads
 from tests.servers.kafka import KafkaServer
 from tests.servers.supervised import SupervisedServer
@@ -35,14 +36,27 @@ _STARTED_AGAIN = "a worker has ended and is started again"
 
 
 @pytest.fixture
-def server(kafka: KafkaServer, tmp_path: Path) -> Iterator[SupervisedServer]:
-    with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
+def kafka(tmp_path: Path) -> Iterator[KafkaServer]:
+    """Its own: the others of this package are shared by servers with other coordinators."""
+    with KafkaServer(tmp_path / "kafka") as running:
+        yield running
+
+
+@pytest.fixture(params=["kafka", "zookeeper"] if SOAK else ["kafka"])
+def server(
+    request: pytest.FixtureRequest, kafka: KafkaServer, tmp_path: Path
+) -> Iterator[SupervisedServer]:
+    with ExitStack() as stack:
+        coordinator = {"coordination": "kafka"}
+        if request.param == "zookeeper":
+            zookeeper = stack.enter_context(ZooKeeperServer(tmp_path / "zookeeper"))
+            hosts = f"{zookeeper.hosts}/w"
+            coordinator = {"zookeeper": hosts, "zookeeper_session_seconds": "2"}
         server = SupervisedServer(
             tmp_path / "server", _WORKERS, log="kafka", upstream=kafka.bootstrap,
-            zookeeper=f"{zookeeper.hosts}/w", zookeeper_session_seconds="2", log_level="info",
-            upstream_metadata_seconds="0.5",
+            log_level="info", upstream_metadata_seconds="0.5",
             # Once a bug: all threads of the log read, and waited for a look-up by one of them.
-            io_threads="1",
+            io_threads="1", **coordinator,
         )  # fmt: skip
         try:
             yield server

@@ -19,8 +19,10 @@ from pidlease.core.byte_budget import ByteBudget
 from pidlease.core.liveness import PeerReport
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.member_pings import MemberPings
+from pidlease.log.kafka.kafka_shared_journal import RegistrarAwayError
 from pidlease.observability.repeated_lines import LINES
 from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.backends.registrar_requests import RegistrarRequests
 from proxy.http.owner_requests import UNKNOWN_THERE, OwnerRequests
 from proxy.http.ping_connection import HttpPings
 from proxy.security.certificate_names import PrincipalMapper
@@ -245,6 +247,8 @@ async def test_of_servers_with_and_without_tls_none_sends_to_the_other(pki: Pki)
             assert f"this server has {own}:" in await _is_silent(peer.member, tls)
             answer = await _sent(peer.member, tls)
             assert (answer.status_code, f"has {own}:" in answer.body.decode()) == (503, True)
+            with pytest.raises(RegistrarAwayError, match=f"has {own}:"):
+                await RegistrarRequests(tls).ask(peer.member.http_url, b"{}")
             assert peer.connections == []
 
 

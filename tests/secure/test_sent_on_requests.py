@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from starlette.responses import Response
 
+from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.http_api.ping_messages import PING_PATH
 from proxy.http import record_routes
@@ -133,6 +134,19 @@ async def test_what_a_server_asks_for_itself(tmp_path: Path) -> None:
             assert (await server.get("/v1/topics/t")).status_code == 403
             await api.running.set_acls(allow(_SERVER, _OP.DESCRIBE, _T, "t"))
             assert (await server.get("/v1/topics/t")).status_code == 200
+
+
+async def test_only_servers_put_the_coordinators_rows(tmp_path: Path) -> None:
+    """A super user may do everything else."""
+    rows = {"run": "0" * 32, "session": "s", "rows": [["map", "", {}]]}
+    async with _api(tmp_path, _CONFIG) as api:
+        async with api.client("root") as root:
+            assert (await root.post(PUT_PATH, json=rows)).status_code == 401
+        async with api.client(certificate=_certificate("eve")) as other:
+            assert (await other.post(PUT_PATH, json=rows)).status_code == 401
+        async with api.client(certificate=_certificate(_SERVER)) as server:
+            found = await server.post(PUT_PATH, json=rows, headers={FORWARDED: "1"})
+            assert (found.status_code, found.text) == (421, "this server keeps no rows")
 
 
 @pytest.mark.parametrize("named", [

@@ -73,10 +73,7 @@ class JournalNames(NameBindings):
             raise NamesError(f"names: {error}") from error
 
     def _put(self, after: dict[str, Binding | None], expected: Sequence[Row]) -> None:
-        rows = [
-            Row(_KIND, name, None if binding is None else binding._asdict())
-            for name, binding in after.items()
-        ]
+        rows = [name_row(name, binding) for name, binding in after.items()]
         granted = [Fence(name, binding) for name, binding in after.items() if binding is not None]
         if self._fences is not None:
             rows += map(fence_row, granted)
@@ -86,6 +83,11 @@ class JournalNames(NameBindings):
                 self._fences.note_appended(len(granted))
         except JournalError as error:
             raise NamesError(f"names are not stored: {error}") from error
+
+
+def name_row(name: str, binding: Binding | None) -> Row:
+    """Return the row of a name."""
+    return Row(_KIND, name, None if binding is None else binding._asdict())
 
 
 def _bound(fields: Fields | None) -> Binding | None:

@@ -34,11 +34,16 @@ class JournalWriterIds(WriterIds):
 
     @override
     def add(self, pid: int, writer_of: WriterOf) -> None:
-        absent = Row(_KIND, str(pid), None)
+        row = writer_row(pid, writer_of)
         try:
-            if self._journal.get(_KIND, str(pid)) is None:
-                self._journal.put([absent._replace(fields=writer_of._asdict())], [absent])
+            if self._journal.get(_KIND, row.id) is None:
+                self._journal.put([row], [row._replace(fields=None)])
         except JournalConflictError:
             return  # another server has recorded it
         except JournalError as error:
             raise WriterIdsError(str(error)) from error
+
+
+def writer_row(pid: int, writer_of: WriterOf) -> Row:
+    """Return the row of an id."""
+    return Row(_KIND, str(pid), writer_of._asdict())

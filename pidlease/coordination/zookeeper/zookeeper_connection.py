@@ -37,6 +37,8 @@ _kazoo_log.setLevel(logging.CRITICAL)
 
 #: The pauses between attempts to connect, at first and at most, in seconds.
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+#: The node of a tree that was moved to Kafka.
+MOVED: Final = "moved"
 #: Nodes read at once.
 _AT_ONCE: Final = 200
 #: After these errors the outcome of a change is unknown.
@@ -376,6 +378,22 @@ class ZooKeeper:
             raise ZooKeeperError(f"{path}: {type(error).__name__} {error}".strip()) from error
         except ValueError as error:
             raise ZooKeeperError(f"{path} holds no id of pidlease: {error}") from error
+
+    def check_not_moved(self) -> None:
+        """Check that what is in the tree was not moved to Kafka. Blocks.
+
+        A server looks after it has shown itself in the tree, and a move looks for servers after it
+        has created the node: so one of them notices the other.
+
+        Raises:
+            ZooKeeperError: it was moved, or this is begun; or it is unknown.
+            KazooException: ZooKeeper refused.
+        """
+        if self.node(self.path(MOVED)) is not None:
+            raise ZooKeeperError(
+                "the PIDs were moved to Kafka, or this was begun: say --coordination kafka instead"
+                f" of --zookeeper (the node {MOVED} says so)"
+            )
 
     def ensure(self, path: str, data: bytes = b"") -> None:
         """Create a node, and those above it, if they are missing. Blocks.

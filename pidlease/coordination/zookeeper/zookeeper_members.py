@@ -180,6 +180,7 @@ class ZooKeeperMembers(Members):
                 self._zookeeper.call(
                     lambda client: client.create_async(self._owner, data, ephemeral=True)
                 )
+                self._zookeeper.check_not_moved()
             except NodeExistsError:
                 found = self._zookeeper.node(self._owner)
         server = _SEVERAL if found is None else str(json.loads(found[0]).get("server"))

@@ -55,6 +55,7 @@ class ZooKeeperOwnership(Ownership):
                     self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
                         return "another server"
+            self._zookeeper.check_not_moved()
             self._changes = self._count_changes()
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise OwnershipError(f"{type(error).__name__}: {error}") from error

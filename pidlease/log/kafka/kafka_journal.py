@@ -154,6 +154,8 @@ class KafkaJournal(Journal, Ownership):
         #: Why this server puts no more rows; empty: it does.
         self._ended = ""
         self._released = False
+        #: Whether this server has been the writer: then it finds out if another one replaces it.
+        self._claimed = False
         self._silent_looks = 0
         self._taken_at = 0.0
         #: Until when batches under a former producer id may still arrive; 0: there is none.
@@ -258,7 +260,8 @@ class KafkaJournal(Journal, Ownership):
         if self._ended:
             raise JournalError(self._ended)
         await self._read_on()
-        self._check_owner()
+        if self._claimed:
+            self._check_owner()
 
     async def _put(self, rows: Sequence[Row], expected: Sequence[Row]) -> None:
         await self._locked(partial(self._try_to_put, lambda: rows, expected))
@@ -285,6 +288,7 @@ class KafkaJournal(Journal, Ownership):
             return str(self._owner()["server"])
         self.first_service = self.first_service or first
         await self._put_owner()
+        self._claimed = True
         _log.info("this server keeps the rows of the cluster", topic=SERVED_TOPIC,
                   former=owner.get("server") or None, writer=self._writer)  # fmt: skip
         return ""

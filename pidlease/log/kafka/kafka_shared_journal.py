@@ -190,7 +190,7 @@ class SharedKafkaJournal(KafkaJournal):
         except (JournalError, UpstreamError):
             self._writer, self._unsettled = None, False
             raise
-        self.is_registrar = True
+        self.is_registrar = self._claimed = True
         self.first_service = self.first_service or first
         self._heard.clear()
         _log.info("this server keeps the rows of all active servers", topic=SERVED_TOPIC,
