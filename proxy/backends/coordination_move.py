@@ -95,6 +95,7 @@ async def _move(
 ) -> Moved:
     cluster = upstream.cluster.view.cluster_id
     tree = await asyncio.to_thread(zookeeper.identity)
+    await asyncio.to_thread(_check_clusters, zookeeper, cluster)
     await asyncio.to_thread(_check_no_servers, zookeeper)
     journal = KafkaJournal(upstream, _NAME, f"{_NAME} {tree}", wall_clock_ms)
     await _claim(journal, report)
@@ -132,6 +133,24 @@ async def _claim(journal: KafkaJournal, report: Callable[[str], None]) -> None:
             report(f"{owner} has served this cluster with --coordination kafka; is it running?")
         await asyncio.sleep(_LOOK_SECONDS)
     raise MoveError(f"{owner} serves this cluster with --coordination kafka; stop it")
+
+
+def _check_clusters(zookeeper: ZooKeeper, cluster: str) -> None:
+    """Check that only one cluster has used the tree: PIDs and names belong to none.
+
+    Raises:
+        MoveError: another one has.
+    """
+    used = {
+        each
+        for folder in ("owners", "shared", "topics")
+        for each in zookeeper.children(zookeeper.path(folder))
+    }
+    if others := sorted(used - {cluster}):
+        raise MoveError(
+            f"servers of other Kafka clusters have used this path of ZooKeeper: {others}; it cannot"
+            " be moved to one of them"
+        )
 
 
 def _check_no_servers(zookeeper: ZooKeeper) -> None:

@@ -90,6 +90,16 @@ def test_a_deployment_is_moved(
         assert server.wait_exit() == 2
         assert "or move them by `pidlease coordination migrate`" in server.log_text()
 
+    connection = ZooKeeper(ZooKeeperConfig(hosts))
+    connection.start()
+    connection.wait(WAIT_S)
+    path = connection.path("topics/another")
+    connection.ensure(path)
+    refused = _migrate(kafka, hosts)
+    assert (refused.returncode, "other Kafka clusters" in refused.stderr) == (1, True)
+    connection.call(lambda client: client.delete_async(path))
+    connection.close()
+
     moved = _migrate(kafka, hosts)
     assert moved.returncode == 0, moved.stderr
     assert "moved to Kafka: " in moved.stdout
