@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.mutants.client_mutants import CLIENT
+from tests.mutants.coordination_mutants import COORDINATION
 from tests.mutants.copier_mutants import COPIER
 from tests.mutants.damage_mutants import DAMAGE
 from tests.mutants.engine_mutants import ENGINE
@@ -25,8 +26,8 @@ from tests.mutants.stream_mutants import STREAMS
 from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
-    *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *CLIENT, *COPIER,
-    *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
+    *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *COORDINATION, *CLIENT,
+    *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
 )  # fmt: skip
 
 

@@ -32,12 +32,6 @@ _SUPERVISOR: Final = "proxy/workers/supervisor.py"
 _WORKER_PROCESS: Final = "proxy/workers/worker_process.py"
 _SUPERVISED: Final = "tests/integration/test_supervisor.py"
 
-_JOURNAL: Final = "pidlease/log/kafka/kafka_journal.py"
-_IN_KAFKA: Final = "tests/kafka_backend/test_kafka_journal.py"
-_JOURNAL_SEQUENCE: Final = "pidlease/coordination/journal/journal_sequence.py"
-_NAME_BINDINGS: Final = "pidlease/coordination/name_bindings.py"
-_PARTS: Final = "tests/unit/coordination/test_journal.py"
-
 _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
 
 SHARING: Final = (
@@ -415,104 +409,5 @@ SHARING: Final = (
         "            connection = await self.any_connection()\n"
         "            found = await self._view_of(connection, names)",
         (_QUESTIONS,),
-    ),
-    Mutant(
-        "rows that landed elsewhere than after the last ones count",
-        _JOURNAL,
-        "        if not result.code and result.offset != self._next:\n",
-        "        if not result.code and result.offset < 0:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "rows with an unknown outcome count as put",
-        _JOURNAL,
-        "            raise _UnknownOutcomeError(str(result))\n",
-        "            return\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a server that was replaced becomes the writer again",
-        _JOURNAL,
-        '        if owner.get("run") != self._run:\n',
-        "        if not owner:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a server becomes the writer without reading up to its marker",
-        _JOURNAL,
-        "        while not await self._read_on(writer):\n",
-        "        while False:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a topic of an earlier version that has no rows is new",
-        _JOURNAL,
-        "        first = self._created and not self._rows\n",
-        "        first = not self._rows\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a server that created the topic is the first one whenever it serves",
-        _JOURNAL,
-        "        first = self._created and not self._rows\n",
-        "        first = self._created\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "an owner that shows itself during a takeover is replaced",
-        _JOURNAL,
-        "        if self._owner() is not owner and self._serves_elsewhere(self._owner()):\n",
-        "        if False:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a topic that was deleted is created again",
-        _JOURNAL,
-        "                if self.topic_id:\n",
-        "                if False:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "batches of a forgotten writer are not waited for",
-        _JOURNAL,
-        "        if now < self._late_until:\n",
-        "        if now < 0:\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a standby takes over from an owner that is alive",
-        _JOURNAL,
-        "self._silent_looks + 1 if self._next == before else 0\n",
-        "self._silent_looks + 1\n",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a server that was replaced says which PIDs were leased",
-        _JOURNAL_SEQUENCE,
-        "            self._journal.check()  #",
-        "            #",
-        (_IN_KAFKA,),
-    ),
-    Mutant(
-        "a block with an unknown outcome is taken again",
-        _JOURNAL_SEQUENCE,
-        "                self._end = 0\n                self._journal.put",
-        "                self._journal.put",
-        (_PARTS,),
-    ),
-    Mutant(
-        "blocks are removed before they are merged",
-        _JOURNAL_SEQUENCE,
-        "        self._journal.put([_row(block) for block in set(after).difference(before)])\n"
-        "        gone = sorted(self._journal.all(_KIND).keys() - kept)\n",
-        "        gone = sorted(self._journal.all(_KIND).keys() - kept)\n",
-        (_PARTS,),
-    ),
-    Mutant(
-        "names change whatever was expected",
-        _NAME_BINDINGS,
-        "        if found == expected:\n",
-        "        if found == expected or expected is not None:\n",
-        (_PARTS,),
     ),
 )
