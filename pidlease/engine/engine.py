@@ -197,7 +197,7 @@ class Engine:
         self.maintenance.start(at_once=recovered.at_ends)
         _log.info("recovered", topics=len(self.topics), partitions=len(recovered.partitions),
                   producers=sum(len(p.producers) for p in recovered.partitions),
-                  leases=len(self.leases))  # fmt: skip
+                  leases=len(self.leases), offsets_read=self.replay.offsets)  # fmt: skip
 
     async def stop(self) -> None:
         """Wait for topic changes and batches in flight, take a snapshot, and close the log.

@@ -80,7 +80,7 @@ class Recovery:
         await self.pool.run(self.leases.blocks.load)
         at_ends = await self._is_first(snapshot)
         if at_ends:
-            self._begin_at_ends(partitions)
+            await self._begin_at_ends(partitions)
         else:
             await self._replay(partitions, snapshot)
         if snapshot is not None:
@@ -101,12 +101,20 @@ class Recovery:
         # A sequence with blocks, or a snapshot, is of a server from before logs were marked.
         return is_first and snapshot is None and not len(self.leases.blocks.ages)
 
-    def _begin_at_ends(self, partitions: list[Partition]) -> None:
+    async def _begin_at_ends(self, partitions: list[Partition]) -> None:
         """Begin with what is appended from now on: the logs have no batch of a leased PID."""
         # Before any block of PIDs: one of this very millisecond is young.
         hole_ms = self.context.clock_ms() - 1
+        ends = []
         for partition in partitions:
-            partition.table.restore({}, partition.log.end_offset, hole_ms)
+            end = partition.log.end_offset
+            partition.table.restore({}, end, hole_ms)
+            ends.append(PartitionRows(partition.name, partition.topic_id, end, hole_ms, {}))
+        try:
+            await self.pool.run(partial(self.store.note_first_service, ends))
+        except OSError as error:
+            _log.warning("later first starts of other servers read the logs from their beginning",
+                         error=str(error))  # fmt: skip
         _log.info("first start: no server has served these logs, so they are not read",
                   partitions=len(partitions))  # fmt: skip
 
@@ -154,7 +162,8 @@ class Recovery:
         now_ms = self.context.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
-            begin(partition, rows_of(snapshot, partition.name), now_ms)
+            rows = rows_of(snapshot, partition.name) or first_rows(self.store, partition)
+            begin(partition, rows, now_ms)
             self.replay.begin(partition)
 
         def replay_one(partition: Partition) -> None:
@@ -188,6 +197,13 @@ def rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | 
         return None
     producers = snapshot.producers[name]
     return PartitionRows(name, entry.topic_id, entry.next_offset, entry.hole_ms, producers)
+
+
+def first_rows(store: LogStore, partition: Partition) -> PartitionRows | None:
+    """Return where a partition's log begins to have batches of leased PIDs, if that is known."""
+    found = store.first_rows(partition.name, partition.topic_id)
+    # A log that ends before it has lost records, and may have had others there.
+    return None if found is None or found.next_offset > partition.log.end_offset else found
 
 
 def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None:

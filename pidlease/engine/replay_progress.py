@@ -12,11 +12,14 @@ class ReplayProgress:
         #: Partitions that were replayed, and all partitions.
         self.done = 0
         self.total = 0
+        #: The offsets that they have together.
+        self.offsets = 0
         self._running: set[Partition] = set()
         self._lock = threading.Lock()
 
     def begin(self, partition: Partition) -> None:
         """Note that the replay of a partition begins."""
+        self.offsets += partition.offsets_to_apply
         self._running.add(partition)
 
     def end(self, partition: Partition) -> None:

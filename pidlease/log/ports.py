@@ -6,8 +6,10 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from pidlease.core.buffer import Buffer
 from pidlease.core.log_config import LogConfig
 from pidlease.core.timed_offset import TimedOffset
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.records.record_batch import BatchHeader, WholeBatches
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
+from pidlease.storage.snapshot_rows import PartitionRows
 from pidlease.storage.topics.topic_store import Topic
 
 
@@ -292,6 +294,21 @@ class LogStore(Protocol):
         Raises:
             DataFolderError: the log cannot be asked.
         """
+
+    def note_first_service(self, ends: Sequence[PartitionRows]) -> None:  # noqa: ARG002
+        """Note durably where the logs end, before the first PID is leased.
+
+        Parameters:
+            ends: of all partitions, without producers.
+
+        Raises:
+            OSError: not all may be noted. Then later starts read more than they need.
+        """
+        return
+
+    def first_rows(self, name: TopicPartition, topic_id: str) -> PartitionRows | None:  # noqa: ARG002
+        """Return where a log begins to have batches of leased PIDs, if that was noted."""
+        return None
 
     def topics(self) -> list[Topic]:
         """Return the topics that can be read."""

@@ -1,6 +1,7 @@
 """Kafka as the log: the data directory has no records, only snapshots and PIDs."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,6 +12,9 @@ from typing import Any, Final
 import structlog
 from typing_extensions import override
 
+from pidlease.coordination.journal.journal import JournalError
+from pidlease.coordination.journal.journal_beginnings import JournalBeginnings
+from pidlease.coordination.journal.journal_sequence import has_blocks
 from pidlease.coordination.members import Members, MembersError
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.shared_call import SharedCall
@@ -65,6 +69,9 @@ _STAND_BY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 10.0
 #: How long a stop waits for other active servers to take over.
 _DRAIN_SECONDS: Final = 10.0
+#: How long it is waited for the first server of a cluster to take PIDs, and how often it is looked.
+_FIRST_SECONDS: Final = 30.0
+_FIRST_LOOK_SECONDS: Final = 0.2
 #: Delays before a failed topic sync is tried again.
 _FOLLOW_BACKOFF: Final = Backoff(0.1, 15.0)
 
@@ -110,6 +117,7 @@ class KafkaBackend(Backend):
             await check_brokers(self._upstream.cluster)
             if self.rows is not None:
                 await self._wait_until_owned(self.rows)
+                await self._wait_for_first(self.rows)
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
         else:
@@ -193,6 +201,7 @@ class KafkaBackend(Backend):
         self._kafka.leave = self._leave
         if self._journal is not None:
             self._kafka.first_service = self._journal.first_service
+            self._kafka.beginnings = JournalBeginnings(self._journal)
         self.store = self._kafka
 
     def _open(self) -> tuple[Coordinator, DataDirectory]:
@@ -228,6 +237,22 @@ class KafkaBackend(Backend):
                           owner=stranger)  # fmt: skip
                 logged = stranger
             await asyncio.sleep(_STAND_BY_SECONDS)
+
+    async def _wait_for_first(self, rows: SharedKafkaJournal) -> None:
+        """Wait until the first server of this cluster has noted where the logs end.
+
+        It may start just now. Otherwise this one would read all that retention has left.
+        """
+        self.waiting = "the first server of this cluster starts"
+        until = time.monotonic() + _FIRST_SECONDS
+        while not rows.first_service and not has_blocks(rows) and time.monotonic() < until:
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+            try:
+                await self._coordinator_pool.run(rows.refresh)
+            except JournalError as error:
+                LINES.write(_log, "warning", "the coordinator's rows cannot be read",
+                            kind_of(error), error=str(error))  # fmt: skip
+        self.waiting = ""
 
     async def _owns(
         self, alone: Callable[[], Coroutine[Any, Any, bool]] | None, partition: TopicPartition

@@ -1,7 +1,9 @@
 """The first start in front of a cluster does not read its logs; every later start does."""
 
 import asyncio
+import re
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,6 +71,50 @@ def test_only_the_first_start_begins_at_the_ends(tmp_path: Path) -> None:
             assert _FIRST not in server.log_text()
         _, end = _range(kafka)
         assert end >= _OLD + _SENT
+
+
+@needs_kafka
+@pytest.mark.kafka
+@pytest.mark.timeout(600)
+def test_several_servers_and_a_lost_directory_begin_where_the_first_one_did(tmp_path: Path) -> None:
+    """The old records are unreadable here: a server that read them would stop the partition."""
+    with KafkaServer(tmp_path / "kafka") as kafka, ExitStack() as stack:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(WAIT_S)
+        straight = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
+        for number in range(_OLD):
+            straight.produce("t", b"old/%d" % number, partition=0)
+        assert straight.flush(WAIT_S) == 0
+        settings = {"coordination": "kafka", "shared": "true", "log_level": "info",
+                    "upstream_metadata_seconds": "0.5"}  # fmt: skip
+        servers = [
+            stack.enter_context(in_front_of(kafka, tmp_path / name, **settings)) for name in "abc"
+        ]
+        for each in servers:
+            each.launch()
+        for each in servers:
+            each.wait_ready(WAIT_S)
+        assert sum(each.log_text().count(_FIRST) for each in servers) == 1
+        for sequence in range(_SENT):  # the servers may not agree yet on the owner
+            until(lambda: post(servers[0], "t", b"x", "one", sequence)[0] == 200, "stored")  # noqa: B023
+        replayed = [_replayed(each) for each in servers]
+        assert max(replayed) < _OLD, replayed
+        for each in servers:
+            assert each.stop() == 0
+        # As one with a new directory.
+        late = stack.enter_context(in_front_of(kafka, tmp_path / "late", **settings))
+        late.start()
+        assert _SENT <= _replayed(late) < _OLD
+        until(lambda: post(late, "t", b"x", "one", 0)[0] == 200, "the late one to own it")
+        _send_again(late, "one")
+        assert late.stop() == 0
+
+
+def _replayed(server: PidleaseServer) -> int:
+    """How many offsets a start has read."""
+    found = re.search(r"offsets_read=(\d+)", server.log_text())
+    assert found is not None, server.log_text()
+    return int(found[1])
 
 
 def _send_twice(server: PidleaseServer, name: str) -> None:

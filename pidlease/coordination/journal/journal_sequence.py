@@ -164,3 +164,8 @@ def _row(block: PidBlock) -> Row:
 
 def _block(first: str, fields: Fields) -> PidBlock:
     return PidBlock(int(first), fields["count"], fields["taken_ms"], fields["owner"])
+
+
+def has_blocks(journal: Journal) -> bool:
+    """Return whether a block was taken, as of the last refresh."""
+    return bool(journal.all(_KIND))

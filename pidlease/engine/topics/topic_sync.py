@@ -187,7 +187,8 @@ class TopicSync:
 
     async def _begin(self, partition: Partition) -> None:
         now_ms = self._leases.now_ms()
-        begin(partition, self._table.held.of(partition), now_ms)
+        rows = self._table.held.of(partition) or self._table.first_rows(partition)
+        begin(partition, rows, now_ms)
         await self._pool.run(partial(catch_up, partition, now_ms))
 
     def _is_another(self, topic: Topic) -> bool:

@@ -13,6 +13,7 @@ import structlog
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
+from pidlease.engine.recovery import first_rows
 from pidlease.engine.topics.topic_policies import TopicPolicies
 from pidlease.engine.unloaded_partitions import UnloadedPartition, UnloadedPartitions
 from pidlease.log.ports import LogStore
@@ -148,6 +149,10 @@ class TopicTable:
         """Return all partitions, including those of unseen topics."""
         unseen = (each.partitions for each in self.unseen.values())
         return [*self.all_partitions(), *itertools.chain.from_iterable(unseen)]
+
+    def first_rows(self, partition: Partition) -> PartitionRows | None:
+        """Return where a partition's log begins to have batches of leased PIDs, if it is known."""
+        return first_rows(self._store, partition)
 
     def partitions_to_snapshot(self) -> list[Partition]:
         """Return the partitions that the next snapshot must contain.

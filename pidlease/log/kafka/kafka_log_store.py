@@ -4,12 +4,14 @@ The methods run in threads; the connections belong to the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
 from typing_extensions import override
 
+from pidlease.coordination.journal.journal import JournalError
+from pidlease.coordination.journal.journal_beginnings import Beginning, JournalBeginnings
 from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.core.log_config import LogConfig
@@ -24,9 +26,10 @@ from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshot_rows import PartitionRows
 from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
 from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError, check_shared
-from pidlease.storage.topics.topic_store import Topic
+from pidlease.storage.topics.topic_store import Topic, is_own_id
 
 Result = TypeVar("Result")
 
@@ -45,6 +48,7 @@ class KafkaStore(LogStore):
 
     Attributes:
         leave: lets another server take over, at the close; None: there is no need.
+        beginnings: where logs begin to have batches of leased PIDs; None: that is not noted.
         first_service: whether no server has served the cluster before; None: the topic shows it.
     """
 
@@ -60,6 +64,8 @@ class KafkaStore(LogStore):
     ) -> None:
         self.leave: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.first_service: bool | None = None
+        self.beginnings: JournalBeginnings | None = None
+        self._begun: dict[str, Beginning] = {}
         self._upstream: Final = upstream
         self._writers: Final = writers
         self._book: Final = book
@@ -93,6 +99,32 @@ class KafkaStore(LogStore):
             raise DataFolderError(f"topic {SERVED_TOPIC} cannot be created: {error}") from error
 
     @override
+    def note_first_service(self, ends: Sequence[PartitionRows]) -> None:
+        if self.beginnings is None:
+            return
+        offsets: dict[str, dict[int, PartitionRows]] = {}
+        for each in ends:
+            offsets.setdefault(each.topic_id, {})[each.partition.partition] = each
+        self._begun = {
+            topic_id: Beginning(
+                rows[0].partition.topic, [rows[at].next_offset for at in range(len(rows))],
+                rows[0].hole_ms,
+            )
+            for topic_id, rows in offsets.items()
+        }  # fmt: skip
+        try:
+            self.beginnings.put(self._begun)
+        except JournalError as error:
+            raise OSError(str(error)) from error
+
+    @override
+    def first_rows(self, name: TopicPartition, topic_id: str) -> PartitionRows | None:
+        found = self._begun.get(topic_id)
+        if found is None or not is_own_id(topic_id) or name.partition >= len(found.offsets):
+            return None
+        return PartitionRows(name, topic_id, found.offsets[name.partition], found.at_ms, {})
+
+    @override
     def topics(self) -> list[Topic]:
         """Return the topics that can be read now; the others follow when they can.
 
@@ -104,7 +136,9 @@ class KafkaStore(LogStore):
             self._ranges = dict(self._wait(self._upstream.ranges(_partitions(view))))
             kept = self._wait(self._upstream.cluster.id_expirations())
             self._writers.load()
-        except (UpstreamError, WriterIdsError) as error:
+            if self.beginnings is not None:
+                self._begun = self.beginnings.load()
+        except (UpstreamError, WriterIdsError, JournalError) as error:
             raise DataFolderError(f"the log in Kafka cannot be read: {error}") from error
         self._producers_kept_ms = kept.producers_ms
         self._writers.kafka_keeps(kept)

@@ -54,6 +54,8 @@ TICK_SECONDS: Final = 0.5
 _SILENT_TICKS: Final = 8
 #: The same if the registrar does not answer pings.
 _UNANSWERED_TICKS: Final = 2
+#: The longest wait for the first row of a new topic.
+_CREATOR_TICKS: Final = 10
 #: A second request must find that nothing listens at the registrar's address, so much later.
 _REFUSED_SECONDS: Final = 0.05
 #: A server that was replaced as the registrar does not trust refused connections for so long: where
@@ -153,6 +155,7 @@ class SharedKafkaJournal(KafkaJournal):
     async def _claim(self) -> str:
         await self._make_topic()
         await self._look()
+        await self._wait_for_creator()
         if self.stranger and self._looks < SILENT_LOOKS:
             return self.stranger
         if self.stranger or not self._owner().get("server"):
@@ -162,6 +165,17 @@ class SharedKafkaJournal(KafkaJournal):
             self._tasks = [asyncio.create_task(self._run_on(each))
                            for each in (self._watch_registrar, self._show)]  # fmt: skip
         return ""
+
+    async def _wait_for_creator(self) -> None:
+        """Let the server that has created the topic go first, if there is no row yet.
+
+        It alone knows that no server has served the cluster before. It may have ended.
+        """
+        for _ in range(_CREATOR_TICKS):
+            if self._rows or self._created:
+                return
+            await asyncio.sleep(TICK_SECONDS)
+            await self._read_on()
 
     async def _look(self) -> None:
         """Read on, and count the looks that find nothing new."""

@@ -55,11 +55,17 @@ class Topic:
 
     @property
     def has_own_id(self) -> bool:
-        """Whether its id is random. Kafka before 2.8 has no ids, so they are made from the names.
+        """Whether its id is random: see `is_own_id`."""
+        return is_own_id(self.topic_id)
 
-        A later topic of the same name then has the same id.
-        """
-        return uuid.UUID(self.topic_id).version != _BY_NAME
+
+def is_own_id(topic_id: str) -> bool:
+    """Return whether a topic's id is random.
+
+    Kafka before 2.8 has no ids, so they are made from the names. A later topic of the same name
+    then has the same id.
+    """
+    return uuid.UUID(topic_id).version != _BY_NAME
 
 
 def illegal_name(name: str) -> str:
