@@ -191,12 +191,21 @@ def test_old_entries_are_removed_and_a_late_reader_is_told(
     found, end = fences.read(FencePosition(3, 0))
     assert [each.name for each in found] == ["d", "e"]
     assert end == FencePosition(5, 0)
-    # The last one stays, however old it is: the next one follows its number.
-    grant(names, ["f", "g", "h", "i", "j"], 20, NOW_MS - KEEP_MS - 1)
-    assert [each.name for each in fences.read(FencePosition(5, 0))[0]] == list("fghij")
     rows.replaced = True
     with pytest.raises(FenceLogError, match="another server"):
         fences.end()
+
+
+def test_the_last_entry_stays_however_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one follows its number: no reader misses it."""
+    monkeypatch.setattr(journal_fences, "_APPENDED_MAX", 3)
+    names, fences = names_of(Rows())
+    grant(names, ["a", "b", "c"], 1, NOW_MS - KEEP_MS - 1)
+    assert fences.read(FencePosition(1, 0)) == ((), None)
+    end = fences.end()
+    assert end == FencePosition(3, 0)
+    grant(names, ["d"], 4)
+    assert [each.name for each in fences.read(end)[0]] == ["d"]
 
 
 # ---------------------------------------------------------------------- blocks
