@@ -245,7 +245,7 @@ class KafkaBackend(Backend):
         """
         self.waiting = "the first server of this cluster starts"
         until = time.monotonic() + _FIRST_SECONDS
-        while not rows.first_service and not has_blocks(rows) and time.monotonic() < until:
+        while not (rows.is_registrar or has_blocks(rows)) and time.monotonic() < until:
             await asyncio.sleep(_FIRST_LOOK_SECONDS)
             try:
                 await self._coordinator_pool.run(rows.refresh)
