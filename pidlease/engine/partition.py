@@ -192,7 +192,7 @@ class Partition:
             if not self._reads_on(rules, pending, read):
                 self._reject(pending, rules.policy, after_failed(failed.first(pid)))
         elif verdict.kind is not Kind.ADMIT:
-            if verdict.kind in _HEARSAY and self._puts_off(rules, verdict.kind, pending, read):
+            if verdict.kind in _HEARSAY and self._puts_off(rules, verdict, pending, read):
                 return
             self._refuse(rules, pending, verdict)
         elif gate is not None and self._is_kept_out(gate, pending):
@@ -231,13 +231,15 @@ class Partition:
         elif self.gate is None:
             self.gate = StreamGate(self.log, pool, self.produce, self._give_up)
 
-    def _puts_off(self, rules: Rules, kind: Kind, pending: Pending, read: AlreadyRead) -> bool:
+    def _puts_off(
+        self, rules: Rules, verdict: Verdict, pending: Pending, read: AlreadyRead
+    ) -> bool:
         """Delay a refusal until everything is read that could contradict it.
 
         Returns:
             Whether the batch waits, or got a retriable error instead.
         """
-        pid = pending.pid
+        kind, pid = verdict.kind, pending.pid
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
             self._look_up(rules, pending, read)
             return True
@@ -247,7 +249,22 @@ class Partition:
             self._note_failed(rules, pid, pending.batch)
             self._reject(pending, rules.policy, _OWNER_UNKNOWN)
             return True
+        if kind is Kind.GAP and self._may_be_elsewhere(rules, pid):
+            self._reject(pending, rules.policy, after_failed(verdict.expected))
+            return True
         return False
+
+    def _may_be_elsewhere(self, rules: Rules, pid: int) -> bool:
+        """Return whether a producer's preceding batch may come again, from another server.
+
+        It was refused there, or here before the takeover, while later batches were on the wire. A
+        Kafka client that is told of a gap raises its epoch, and sends all that has no answer again
+        under the new one: what is stored already is stored twice.
+        """
+        if not self._shared or rules.policy is not Policy.KAFKA:
+            return False
+        in_flight = pid in self._in_flight
+        return self._appends.catch_up_for(pid, in_flight=in_flight, waited=True) is not None
 
     def _reads_on(self, rules: Rules, pending: Pending, read: AlreadyRead) -> bool:
         """Validate a batch again after a read of the log; False: there is nothing to read."""

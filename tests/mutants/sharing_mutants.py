@@ -36,6 +36,13 @@ _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
 
 SHARING: Final = (
     Mutant(
+        "what follows a batch that was refused in a takeover is a gap",
+        _PARTITION,
+        "        if kind is Kind.GAP and self._may_be_elsewhere(rules, pid):\n",
+        "        if False:\n",
+        ("tests/unit/engine/test_kafka_appender.py",),
+    ),
+    Mutant(
         "a member that does not answer keeps its slots",
         _LIVENESS,
         "        return Deciders(order, silent.union(returning), silent)\n",

@@ -107,6 +107,50 @@ async def test_what_failed_here_and_was_stored_elsewhere_holds_nothing_off() -> 
     assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
 
 
+async def test_what_follows_a_batch_that_was_refused_in_a_takeover_is_no_gap() -> None:
+    """Once a bug: it was on the wire already. A client raises its epoch when it is told of a gap,
+    and sends again, under the new one, what was stored without an answer: stored twice."""
+    world = World(new_random("lanes-takeover"), producers=1, batches=9, moving=True)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    world._stop()  # another server has taken the partition over since batch 1 was sent here
+    told: list[Outcome] = []
+
+    def produce(number: int) -> None:
+        data = make_batch([b"%d" % number], pid=client.pid, epoch=0, first=number)
+        header = read_header(data)
+        world.partition.produce(Submitted(client.pid, header, data, batch_of(header), told.append))
+
+    for at, number in enumerate((2, 3, 1, 2, 3, 5), 1):
+        produce(number)
+        await _go(world, lambda at=at: len(told) == at)  # type: ignore[misc]
+    # A producer that is known here has no batch on the way to another server.
+    assert [each.status for each in told] == [
+        Status.FAILED, Status.FAILED, *[Status.APPENDED] * 3, Status.GAP,
+    ]  # fmt: skip
+    assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
+
+
+async def test_a_gap_is_one_when_no_batch_can_be_on_the_way_any_more() -> None:
+    world = World(new_random("lanes-no-takeover"), producers=1, batches=9, moving=True)
+    world.faults = False
+    (client,) = world.clients
+    client.send()
+    await _go(world, lambda: 0 in client.acked)
+    world._stop()
+    world.now_ms += LATE_MS
+    assert world.partition.settle()
+    await _go(world, lambda: not world.partition.settle())
+    told: list[Outcome] = []
+    data = make_batch([b"2"], pid=client.pid, epoch=0, first=2)
+    header = read_header(data)
+    world.partition.produce(Submitted(client.pid, header, data, batch_of(header), told.append))
+    await _go(world, lambda: bool(told))
+    assert [each.status for each in told] == [Status.GAP]
+
+
 async def test_stored_elsewhere_past_what_is_in_flight_is_no_gap() -> None:
     """Batches 1 and 2 went by another server, while this one still waits for its answer to 1."""
     world = World(new_random("lanes-past"), producers=1, batches=9)
