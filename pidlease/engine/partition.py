@@ -258,7 +258,7 @@ class Partition:
         """Return whether a producer's preceding batch may come again, from another server.
 
         It was refused there, or here before the takeover, while later batches were on the wire. A
-        Kafka client that is told of a gap raises its epoch, and sends all that has no answer again
+        Kafka client that gets a gap error raises its epoch, and sends all that has no answer again
         under the new one: what is stored already is stored twice.
         """
         if not self._shared or rules.policy is not Policy.KAFKA:
