@@ -427,7 +427,7 @@ async def test_random_histories(kafka: KafkaServer) -> None:
         for _ in range(3):
             await add()
         registrar = None
-        for _ in range(_STEPS):
+        for number in range(_STEPS):
             some = random.sample(alive, random.randrange(1, 4))
             all_.lose = random.choice(["", "", "", "request", "response"])
             lossy: Any = random.choice(alive)._upstream
@@ -450,8 +450,10 @@ async def test_random_histories(kafka: KafkaServer) -> None:
                         asyncio.create_task(resumed._run_on(resumed._show)),
                         asyncio.create_task(resumed._run_on(resumed._watch_registrar)),
                     ]
-            if random.random() < 0.03:
-                killed = alive.pop(random.randrange(len(alive)))
+            keeping = [each for each in alive if each.is_registrar]
+            if random.random() < 0.03 or (keeping and number == _STEPS // 2):
+                victim = random.choice(keeping if number == _STEPS // 2 else alive)
+                killed = alive.pop(alive.index(victim))
                 _cancel(killed)
                 all_.gone.add(killed._url)
                 await add()
