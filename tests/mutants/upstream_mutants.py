@@ -32,6 +32,13 @@ _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
     Mutant(
+        "a client is told that a group's coordinator has moved",
+        "proxy/kafka/forwarded/forwarded_apis.py",
+        "            if attempt == _COORDINATORS_MAX or not has_moved(",
+        "            if attempt or not has_moved(",
+        ("tests/kafka_backend/test_offset_fetch_moved.py",),
+    ),
+    Mutant(
         "a log that was served begins at its end",
         "pidlease/engine/recovery.py",
         "return is_first and snapshot is None and not len(self.leases.blocks.ages)",

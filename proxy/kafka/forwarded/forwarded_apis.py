@@ -1,5 +1,7 @@
 """Dispatches Kafka requests with Kafka as the log: to pidlease, or to the broker in charge."""
 
+import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 from functools import partial
@@ -9,6 +11,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
+from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME
 from pidlease.engine.engine import Engine
@@ -64,6 +67,7 @@ from proxy.kafka.forwarded.client_brokers import BrokersOfClients
 from proxy.kafka.forwarded.find_coordinator import FindCoordinatorApi
 from proxy.kafka.forwarded.kafka_topic_admin import KafkaTopicAdmin
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
+from proxy.kafka.forwarded.offset_fetch_moves import has_moved
 from proxy.kafka.forwarded.split_requests import COORDINATED, LISTED, SplitRequests
 from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES, TopicChanges
 from proxy.kafka.init_producer_id import init_producer_id
@@ -102,6 +106,9 @@ _OF_ANY_BROKER: Final = (
     API_INCREMENTAL_ALTER_CONFIGS,
 )
 
+#: How often a request is sent while the coordinator moves, and the delays in between.
+_COORDINATORS_MAX: Final = 10
+_COORDINATOR_BACKOFF: Final = Backoff(0.05, 0.5)
 #: How long a broker may hold a group's request: members wait for one another.
 _GROUP_SECONDS: Final = 3600.0
 
@@ -215,6 +222,8 @@ class ForwardedApis:
             return self._joining.listed(brokers, header, frame)
         if key == API_FIND_COORDINATOR:
             return self._finding.answer(header, frame)
+        if key == API_OFFSET_FETCH:
+            return self._fetch_offsets(slot, header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
         if key in TOPIC_CHANGES:
             return self._changing.seen(header, frame, forwarded)
@@ -240,6 +249,21 @@ class ForwardedApis:
     async def _controller(self) -> int:
         view = self._cluster.view
         return view.controller if view.controller in view.brokers else next(iter(view.brokers))
+
+    async def _fetch_offsets(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes:
+        """Forward OffsetFetch; again, if the broker does not coordinate the group any more.
+
+        librdkafka (seen with 2.16.0, its issue 5586) does not send the request again after that
+        response: its consumer reads nothing from then on.
+        """
+        broker = self._broker_for(header, frame)
+        for attempt in itertools.count(1):
+            response = await self._forward(slot, frame, broker, header.api_key)
+            if attempt == _COORDINATORS_MAX or not has_moved(header.version, bytearray(response)):
+                break
+            self._coordinators.forget()
+            await asyncio.sleep(_COORDINATOR_BACKOFF.seconds(attempt))
+        return response
 
     async def _forward(
         self, slot: Slot, frame: bytearray, broker: Callable[[], Awaitable[int]], key: int
