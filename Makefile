@@ -24,8 +24,8 @@ MERMAID := build/mermaid/package/dist/mermaid.min.js
 demo: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo $(if $(KEEP),--keep) $(if $(SECURE),--secure)
 
-# The same with a real Kafka behind the proxy, and a real ZooKeeper; then with three servers that
-# share the cluster. With COORDINATION=kafka, without a ZooKeeper: two parts. Needs mvn and java.
+# The same with a real Kafka behind the proxy; then with three servers that share the cluster. With
+# COORDINATION=zookeeper, a real ZooKeeper is the coordinator. Needs mvn and java.
 demo-kafka: $(VENV)/.demo
 	$(BIN)/python -m deploy.demo --kafka $(if $(filter zookeeper,$(COORDINATION)),--zookeeper)
 

@@ -19,7 +19,7 @@ from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
 from pidlease.coordination.journal.journal_writer_ids import JournalWriterIds
-from pidlease.coordination.journal.moved_rows import is_moving, moved_row
+from pidlease.coordination.journal.moved_rows import is_moving, was_moved
 from pidlease.coordination.members import Members
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
 from pidlease.coordination.ownership import Ownership
@@ -164,17 +164,17 @@ class Coordinator:
             SequenceError: they come from ZooKeeper, or not all were moved.
         """
         tree = self._read_mark(ZOOKEEPER_MARK)
-        try:
-            if journal is not None:
+        if journal is not None:
+            try:
                 journal.refresh()
-        except JournalError as error:
-            raise SequenceError(f"the PIDs in Kafka cannot be read: {error}") from error
-        if journal is not None and is_moving(journal):
-            raise SequenceError(
-                "a move from ZooKeeper was begun and not completed: run `pidlease coordination"
-                " migrate` again"
-            )
-        if tree and (journal is None or journal.get(*moved_row(tree)[:2]) is None):
+            except JournalError as error:
+                raise SequenceError(f"the PIDs in Kafka cannot be read: {error}") from error
+            if is_moving(journal):
+                raise SequenceError(
+                    "a move from ZooKeeper was begun and not completed: run `pidlease coordination"
+                    " migrate` again"
+                )
+        if tree and (journal is None or not was_moved(journal, tree)):
             raise SequenceError(
                 "the PIDs of this directory come from ZooKeeper: say --zookeeper instead of"
                 " --coordination kafka, or move them by `pidlease coordination migrate`."

@@ -12,17 +12,16 @@ No server may run meanwhile. The move may be repeated after a crash at any point
 import asyncio
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from kazoo.exceptions import KazooException
 
 from pidlease.coordination.journal.journal import Journal, JournalError
 from pidlease.coordination.journal.journal_names import name_row
-from pidlease.coordination.journal.journal_sequence import JournalSequence
+from pidlease.coordination.journal.journal_sequence import JournalSequence, has_blocks
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
 from pidlease.coordination.journal.journal_writer_ids import writer_row
-from pidlease.coordination.journal.moved_rows import moved_row, moving_row
+from pidlease.coordination.journal.moved_rows import moved_row, moving_row, was_moved
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
@@ -42,7 +41,7 @@ from proxy.configuration.settings import Settings
 
 _NAME: Final = "pidlease coordination migrate"
 _ROWS_AT_ONCE: Final = 500
-#: So often is it looked whether another server serves the cluster.
+#: The time between two looks for a server that serves the cluster.
 _LOOK_SECONDS: Final = 1.0
 _ERRORS: Final = (
     JournalError, OwnershipError, NamesError, SequenceError, TopicBookError, WriterIdsError,
@@ -100,9 +99,10 @@ async def _move(
     journal = KafkaJournal(upstream, _NAME, f"{_NAME} {tree}", wall_clock_ms)
     await _claim(journal, report)
     try:
-        if journal.get(*moved_row(tree)[:2]) is not None:
+        if was_moved(journal, tree):
             raise MoveError("it was moved already; start the servers with --coordination kafka")
-        if journal.all("block") and journal.get(*moving_row(tree)[:2]) is None:
+        moving = moving_row(tree)
+        if has_blocks(journal) and journal.get(moving.kind, moving.id) is None:
             raise MoveError(
                 "the topic __pidlease has PIDs of its own: servers with --coordination kafka have"
                 " served this cluster"
@@ -110,10 +110,9 @@ async def _move(
         data = json.dumps({"cluster": cluster, "topic": journal.topic_id}).encode()
         await asyncio.to_thread(zookeeper.ensure, zookeeper.path(MOVED), data)
         await asyncio.to_thread(_check_no_servers, zookeeper)
-        await asyncio.to_thread(journal.put, [moving_row(tree)])
-        found = await asyncio.to_thread(partial(_copy, zookeeper, journal, cluster, settings))
-        end = [moving_row(tree)._replace(fields=None), moved_row(tree)]
-        await asyncio.to_thread(journal.put, end)
+        await asyncio.to_thread(journal.put, [moving])
+        found = await asyncio.to_thread(_copy, zookeeper, journal, cluster, settings)
+        await asyncio.to_thread(journal.put, [moving._replace(fields=None), moved_row(tree)])
     finally:
         await journal.release()
     return found

@@ -69,7 +69,7 @@ _STAND_BY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 10.0
 #: How long a stop waits for other active servers to take over.
 _DRAIN_SECONDS: Final = 10.0
-#: How long it is waited for the first server of a cluster to take PIDs, and how often it is looked.
+#: The longest wait for the first server of a cluster to take PIDs, and the time between two looks.
 _FIRST_SECONDS: Final = 30.0
 _FIRST_LOOK_SECONDS: Final = 0.2
 #: Delays before a failed topic sync is tried again.

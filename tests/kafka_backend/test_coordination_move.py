@@ -15,16 +15,15 @@ from proxy.backends.coordination_move import MoveError, move_to_kafka
 from proxy.configuration.settings import load_settings
 from tests.http_api.appending import JSON
 from tests.http_api.lives import ask
+from tests.kafka_backend.test_kafka_coordination import IN_KAFKA, lease, number_of
 from tests.kafka_backend.test_writer import post, topic_with
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
-
-_IN_KAFKA = {"coordination": "kafka", "log_level": "info"}
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +37,6 @@ def kafka(tmp_path: Path) -> Iterator[KafkaServer]:
     """One for each test: a cluster is moved once."""
     with KafkaServer(tmp_path / "kafka") as running:
         yield running
-
-
-def _lease(server: PidleaseServer, topic: str, **fields: str) -> dict[str, Any]:
-    body = json.dumps({"topic": topic, "partition": 0, **fields}).encode()
-    status, answer = ask(server, "POST", "/v1/leases", body, JSON)
-    assert status == 200, answer
-    return answer
-
-
-def _number(pid: int) -> int:
-    return pid & ((1 << 48) - 1)
 
 
 def _migrate(kafka: KafkaServer, hosts: str) -> subprocess.CompletedProcess[str]:
@@ -65,16 +53,16 @@ def test_a_deployment_is_moved(
     in_zookeeper = {"zookeeper": hosts, "log_level": "info"}
     with in_front_of(kafka, tmp_path / "a") as in_files:
         in_files.start()
-        _lease(in_files, topic_with(in_files), name="before")
+        lease(in_files, topic_with(in_files), name="before")
         assert in_files.stop() == 0
     with in_front_of(kafka, tmp_path / "a", **in_zookeeper) as server:
         server.start()
         topic = topic_with(server)
         for number in range(3):
             assert post(server, topic, b"x", "one", number)[1]["duplicate"] is False
-        first = _lease(server, topic, name="two")
+        first = lease(server, topic, name="two")
         for _ in range(250):
-            last = _lease(server, topic)
+            last = lease(server, topic)
         status, _ = ask(server, "PATCH", f"/v1/topics/{topic}/settings",
                         b'{"pidlease.policies": "strict,epoch"}', JSON)  # fmt: skip
         assert status == 200
@@ -85,7 +73,7 @@ def test_a_deployment_is_moved(
         assert server.stop() == 0
         server.start()
         assert server.stop() == 0
-    with in_front_of(kafka, tmp_path / "a", **_IN_KAFKA) as server:
+    with in_front_of(kafka, tmp_path / "a", **IN_KAFKA) as server:
         server.launch()
         assert server.wait_exit() == 2
         assert "or move them by `pidlease coordination migrate`" in server.log_text()
@@ -115,16 +103,16 @@ def test_a_deployment_is_moved(
             assert server.wait_exit() == 2
             assert "say --coordination kafka instead of --zookeeper" in server.log_text()
     for folder in ("a", "b"):
-        with in_front_of(kafka, tmp_path / folder, **_IN_KAFKA) as server:
+        with in_front_of(kafka, tmp_path / folder, **IN_KAFKA) as server:
             server.start()
             assert post(server, topic, b"x", "one", 2)[1]["duplicate"] is True
             assert post(server, topic, b"x", "one", 3)[1]["duplicate"] is (folder == "b")
-            after = _lease(server, topic, name="two")
+            after = lease(server, topic, name="two")
             assert after["pid"] == first["pid"]
             assert after["generation"] > first["generation"]
             first = after
-            new = _lease(server, topic)
-            assert _number(new["pid"]) > _number(last["pid"])
+            new = lease(server, topic)
+            assert number_of(new["pid"]) > number_of(last["pid"])
             last = new
             assert "strict,epoch" in json.dumps(ask(server, "GET", f"/v1/topics/{topic}")[1])
             assert server.stop() == 0
@@ -140,7 +128,7 @@ async def test_a_move_that_stops_halfway_is_repeated(
     with in_front_of(kafka, tmp_path / "a", zookeeper=hosts) as server:
         server.start()
         topic = topic_with(server)
-        first = _lease(server, topic, name="two")
+        first = lease(server, topic, name="two")
         assert server.stop() == 0
     given = {"log": "kafka", "upstream": kafka.bootstrap, "zookeeper": hosts}
     settings = load_settings(None, given)
@@ -166,9 +154,9 @@ async def test_a_move_that_stops_halfway_is_repeated(
                 assert text in server.log_text()
     moved = await move_to_kafka(settings, print)
     assert moved.names == 1
-    with in_front_of(kafka, tmp_path / "b", **_IN_KAFKA) as server:
+    with in_front_of(kafka, tmp_path / "b", **IN_KAFKA) as server:
         server.start()
-        assert _lease(server, topic, name="two")["pid"] == first["pid"]
+        assert lease(server, topic, name="two")["pid"] == first["pid"]
         assert server.stop() == 0
 
 

@@ -20,6 +20,7 @@ from pidlease.log.kafka import kafka_journal
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from pidlease.log.kafka.kafka_log_store import KafkaStore
 from pidlease.storage.errors import DataFolderError
+from tests.kafka_backend.served_topic import delete_served_topic, is_served
 from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
@@ -36,12 +37,7 @@ _SENT = 3
 @pytest.mark.timeout(600)
 def test_only_the_first_start_begins_at_the_ends(tmp_path: Path) -> None:
     with KafkaServer(tmp_path / "kafka") as kafka:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(WAIT_S)
-        straight = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
-        for number in range(_OLD):
-            straight.produce("t", b"old/%d" % number, partition=0)
-        assert straight.flush(WAIT_S) == 0
+        _put_old_records(kafka)
 
         with in_front_of(kafka, tmp_path / "server", log_level="info") as server:
             server.start()
@@ -55,14 +51,13 @@ def test_only_the_first_start_begins_at_the_ends(tmp_path: Path) -> None:
             _send_again(server, "one")
             server.kill9()
             # As a server of a version that did not mark the cluster would leave it.
-            admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
-            until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
+            delete_served_topic(kafka)
             for snapshots in list((tmp_path / "server").rglob("snapshots")):
                 shutil.rmtree(snapshots)
             server.restart()
             assert server.log_text().count(_FIRST) == 1
             _send_again(server, "one")
-            assert SERVED_TOPIC in admin.list_topics(timeout=WAIT_S).topics
+            assert is_served(kafka)
             server.kill9()
 
         # A server that has lost its directory reads the log, for Kafka knows that it was served.
@@ -77,14 +72,9 @@ def test_only_the_first_start_begins_at_the_ends(tmp_path: Path) -> None:
 @pytest.mark.kafka
 @pytest.mark.timeout(600)
 def test_several_servers_and_a_lost_directory_begin_where_the_first_one_did(tmp_path: Path) -> None:
-    """The old records are unreadable here: a server that read them would stop the partition."""
+    """None of them reads the old records."""
     with KafkaServer(tmp_path / "kafka") as kafka, ExitStack() as stack:
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(WAIT_S)
-        straight = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
-        for number in range(_OLD):
-            straight.produce("t", b"old/%d" % number, partition=0)
-        assert straight.flush(WAIT_S) == 0
+        _put_old_records(kafka)
         settings = {"coordination": "kafka", "shared": "true", "log_level": "info",
                     "upstream_metadata_seconds": "0.5"}  # fmt: skip
         servers = [
@@ -108,6 +98,16 @@ def test_several_servers_and_a_lost_directory_begin_where_the_first_one_did(tmp_
         until(lambda: post(late, "t", b"x", "one", 0)[0] == 200, "the late one to own it")
         _send_again(late, "one")
         assert late.stop() == 0
+
+
+def _put_old_records(kafka: KafkaServer) -> None:
+    """Straight to Kafka, before any server."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(WAIT_S)
+    straight = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True})
+    for number in range(_OLD):
+        straight.produce("t", b"old/%d" % number, partition=0)
+    assert straight.flush(WAIT_S) == 0
 
 
 def _replayed(server: PidleaseServer) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from tests.http_api.appending import JSON
 from tests.http_api.lives import ask
+from tests.kafka_backend.served_topic import delete_served_topic
 from tests.kafka_backend.test_writer import post, topic_with
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
@@ -21,7 +21,7 @@ from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-_IN_KAFKA = {"coordination": "kafka", "log_level": "info"}
+IN_KAFKA = {"coordination": "kafka", "log_level": "info"}
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +30,14 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
         yield running
 
 
-def _lease(server: PidleaseServer, topic: str, **fields: str) -> dict[str, Any]:
+def lease(server: PidleaseServer, topic: str, **fields: str) -> dict[str, Any]:
     body = json.dumps({"topic": topic, "partition": 0, **fields}).encode()
     status, answer = ask(server, "POST", "/v1/leases", body, JSON)
     assert status == 200, answer
     return answer
 
 
-def _number(pid: int) -> int:
+def number_of(pid: int) -> int:
     return pid & ((1 << 48) - 1)
 
 
@@ -47,20 +47,20 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         topic = topic_with(in_files)
         for number in range(3):
             assert post(in_files, topic, b"x", "one", number)[1]["duplicate"] is False
-        first = _lease(in_files, topic, name="two")
-        _lease(in_files, topic)
+        first = lease(in_files, topic, name="two")
+        lease(in_files, topic)
         assert in_files.stop() == 0
 
     # What was in files is moved.
-    with in_front_of(kafka, tmp_path / "a", **_IN_KAFKA) as server:
+    with in_front_of(kafka, tmp_path / "a", **IN_KAFKA) as server:
         server.start()
         assert post(server, topic, b"x", "one", 2)[1]["duplicate"] is True
         assert post(server, topic, b"x", "one", 3)[1]["duplicate"] is False
-        again = _lease(server, topic, name="two")
+        again = lease(server, topic, name="two")
         assert again["pid"] == first["pid"]
         assert again["generation"] > first["generation"]
-        last = _lease(server, topic)
-        assert _number(last["pid"]) > 100
+        last = lease(server, topic)
+        assert number_of(last["pid"]) > 100
         server.kill9()
     with in_front_of(kafka, tmp_path / "a") as in_files:
         in_files.launch()
@@ -68,15 +68,15 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         assert "say --coordination kafka" in in_files.log_text()
 
     shutil.rmtree(tmp_path / "a")
-    with in_front_of(kafka, tmp_path / "b", **_IN_KAFKA) as server:
+    with in_front_of(kafka, tmp_path / "b", **IN_KAFKA) as server:
         server.launch()
         until(lambda: "standing by" in server.log_text(), "it waits for the former one")
         server.wait_ready(WAIT_S)
         assert server.metrics()['pidlease_coordinator_connected{coordinator="kafka"}'] == 1
         assert post(server, topic, b"x", "one", 3)[1]["duplicate"] is True
         assert post(server, topic, b"x", "one", 4)[1]["duplicate"] is False
-        assert _lease(server, topic, name="two")["generation"] > again["generation"]
-        assert _number(_lease(server, topic)["pid"]) > _number(last["pid"])
+        assert lease(server, topic, name="two")["generation"] > again["generation"]
+        assert number_of(lease(server, topic)["pid"]) > number_of(last["pid"])
         # Nobody writes to the topic through the server.
         producer = Producer({"bootstrap.servers": server.bootstrap, "message.timeout.ms": 3000})
         errors: list[Any] = []
@@ -88,10 +88,10 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         assert "no snapshot at the stop" not in server.log_text()
 
     # The one before has said that it stops.
-    with in_front_of(kafka, tmp_path / "c", **_IN_KAFKA) as server:
+    with in_front_of(kafka, tmp_path / "c", **IN_KAFKA) as server:
         server.start()
         assert "standing by" not in server.log_text()
-        assert _number(_lease(server, topic)["pid"]) > _number(last["pid"]) + 100
+        assert number_of(lease(server, topic)["pid"]) > number_of(last["pid"]) + 100
         assert server.stop() == 0
 
     # A server with another coordinator would lease the same PIDs.
@@ -100,10 +100,8 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         assert in_files.wait_exit() == 2
         assert "the PIDs of this cluster are in its topic" in in_files.log_text()
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
-    until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
-    with in_front_of(kafka, tmp_path / "c", **_IN_KAFKA) as server:
+    delete_served_topic(kafka)
+    with in_front_of(kafka, tmp_path / "c", **IN_KAFKA) as server:
         server.launch()
         assert server.wait_exit() == 2
         assert f"come from the topic {SERVED_TOPIC} with the id" in server.log_text()

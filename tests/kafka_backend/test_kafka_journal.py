@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from random import Random
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from pidlease.coordination.journal.journal import JournalError, Row
+from pidlease.coordination.journal.journal import Fields, JournalError, Row
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
@@ -25,9 +26,10 @@ from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka import kafka_journal
 from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
 from tests.crash.seeds import SOAK, new_random
+from tests.kafka_backend.served_topic import delete_served_topic, is_served
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import WAIT_S, until
+from tests.servers.waiting import WAIT_S
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -128,10 +130,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 @pytest.fixture(autouse=True)
 def _without_the_topic(kafka: KafkaServer) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    if SERVED_TOPIC in admin.list_topics(timeout=WAIT_S).topics:
-        admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
-        until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
+    if is_served(kafka):
+        delete_served_topic(kafka)
 
 
 LOOKS = kafka_journal.SILENT_LOOKS + 2
@@ -416,3 +416,29 @@ async def _step(
     await server.put(name, value)
     expected[name] = {value}
     return 0
+
+
+class _Noting(dict[str, Fields]):
+    """Rows of a kind; notes those that are taken out."""
+
+    taken: ClassVar[list[str]] = []
+
+    def pop(self, id_: str, *default: Any) -> Any:
+        self.taken.append(id_)
+        return super().pop(id_, *default)
+
+
+async def test_a_row_that_is_put_again_is_never_missing(kafka: KafkaServer) -> None:
+    """Threads read rows while they change: without its map, a server would own nothing.
+
+    Once a bug: a row was taken out, and put in again.
+    """
+    async with servers(kafka, "a") as (server,):
+        assert await server.claim() == ""
+        await server.put("one", 1)
+        rows = server.journal._rows["t"] = _Noting(server.journal._rows["t"])
+        await server.put("one", 2)
+        assert await server.rows() == {"one": 2}
+        assert rows.taken == []
+        await server.put("one", None)
+        assert rows.taken == ["one"]

@@ -12,10 +12,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from pidlease.coordination.journal.journal import (
-    Fields,
     JournalConflictError,
     JournalError,
     NotRegistrarError,
@@ -28,17 +26,18 @@ from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.log.kafka import kafka_shared_journal
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
+from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.log.kafka.kafka_shared_journal import (
     RegistrarAwayError,
     RegistrarGoneError,
     SharedKafkaJournal,
 )
 from tests.crash.seeds import SOAK, new_random
+from tests.kafka_backend.served_topic import delete_served_topic, is_served
 from tests.kafka_backend.test_kafka_journal import Lossy
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import WAIT_S, until
+from tests.servers.waiting import WAIT_S
 from tests.unit.coordination.test_journal_members import member
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -143,10 +142,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 @pytest.fixture(autouse=True)
 def _without_the_topic(kafka: KafkaServer) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    if SERVED_TOPIC in admin.list_topics(timeout=WAIT_S).topics:
-        admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
-        until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
+    if is_served(kafka):
+        delete_served_topic(kafka)
 
 
 async def test_each_server_puts_and_reads(kafka: KafkaServer) -> None:
@@ -346,7 +343,7 @@ async def test_a_registrar_that_stops_is_replaced_at_once(
 
 async def test_a_request_for_another_process_is_refused(kafka: KafkaServer) -> None:
     async with servers(kafka, "a", "b") as (_, (a, b)):
-        rows: list[tuple[str, str, Fields | None]] = [("t", "one", {"value": 1})]
+        rows = [Row("t", "one", {"value": 1})]
         for journal, run in ((a, "0" * 32), (b, a._run), (b, b._run)):
             with pytest.raises(NotRegistrarError):
                 await journal.serve(PutRequest(run=run, session="s", rows=rows))

@@ -10,16 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from pidlease.client import LeasedProducer, ProducerError
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from tests.crash.readback import consume
+from tests.kafka_backend.served_topic import delete_served_topic
 from tests.kafka_backend.test_clients import new_topic
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import WAIT_S, until
+from tests.servers.waiting import until
 from tests.servers.zookeeper import ZooKeeperServer
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
@@ -47,9 +46,7 @@ def same(request: pytest.FixtureRequest, kafka: KafkaServer) -> Iterator[dict[st
         return
     yield {"coordination": "kafka", "log_level": "info"}
     # Servers with another coordinator are refused while it has rows.
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([SERVED_TOPIC])[SERVED_TOPIC].result(WAIT_S)
-    until(lambda: SERVED_TOPIC not in admin.list_topics(timeout=WAIT_S).topics, "deleted")
+    delete_served_topic(kafka)
 
 
 def to(server: PidleaseServer, name: str) -> LeasedProducer:

@@ -20,6 +20,13 @@ _MEMBERS: Final = "tests/unit/coordination/test_journal_members.py"
 
 COORDINATION: Final = (
     Mutant(
+        "a row that is put again is missing for a moment",
+        _JOURNAL,
+        "            rows[row.id] = row.fields  #",
+        "            rows.pop(row.id, None)\n            rows[row.id] = row.fields  #",
+        (_IN_KAFKA,),
+    ),
+    Mutant(
         "rows that landed elsewhere than after the last ones count",
         _JOURNAL,
         "        if not result.code and result.offset != at:\n",
@@ -190,7 +197,7 @@ COORDINATION: Final = (
     Mutant(
         "active servers take over from one that serves alone",
         _SHARED,
-        "        if self.stranger and self._looks < SILENT_LOOKS:\n",
+        "        if self.stranger and self._silent_looks < SILENT_LOOKS:\n",
         "        if False:\n",
         (_SHARED_IN_KAFKA,),
     ),
@@ -275,8 +282,8 @@ COORDINATION: Final = (
     Mutant(
         "a directory that used ZooKeeper is used before all was moved",
         "proxy/backends/coordination_backend.py",
-        "        if journal is not None and is_moving(journal):\n",
-        "        if False:\n",
+        "            if is_moving(journal):\n",
+        "            if False:\n",
         (_MOVE,),
     ),
     Mutant(

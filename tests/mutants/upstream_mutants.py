@@ -32,7 +32,7 @@ _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
     Mutant(
-        "a client is told that a group's coordinator has moved",
+        "OffsetFetch returns that the coordinator of a group has moved",
         "proxy/kafka/forwarded/forwarded_apis.py",
         "            if attempt == _COORDINATORS_MAX or not has_moved(",
         "            if attempt or not has_moved(",

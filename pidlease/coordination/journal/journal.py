@@ -65,7 +65,7 @@ class Journal(Protocol):
         """Return a row; None: there is none."""
 
     def all(self, kind: str) -> dict[str, Fields]:
-        """Return all rows of a kind, by id, in the order in which they were put last."""
+        """Return all rows of a kind, by id, in the order in which they were put first."""
 
     def above(self, kind: str, number: int) -> list[tuple[int, Fields]]:
         """Return the rows of a kind with ids that are numbers above one, in their order."""

@@ -1,7 +1,9 @@
 """Rows about the move of a coordinator from ZooKeeper into the journal.
 
-moving/<id of ZooKeeper's tree>   {}; until all rows were put: no server may use the journal
-moved/<id of ZooKeeper's tree>    {}; data directories that have used the tree may use it now
+    moving/<id of ZooKeeper's tree>   {}; until all rows were put
+    moved/<id of ZooKeeper's tree>    {}; from then on
+
+No server may use the journal before. Then a data directory that has used the tree may use it.
 """
 
 from typing import Final
@@ -23,5 +25,10 @@ def moved_row(tree: str) -> Row:
 
 
 def is_moving(journal: Journal) -> bool:
-    """Return whether a move was begun, and not completed."""
+    """Return whether a move was begun, and not completed, as of the last refresh."""
     return bool(journal.all(_MOVING))
+
+
+def was_moved(journal: Journal, tree: str) -> bool:
+    """Return whether the move of a tree was completed, as of the last refresh."""
+    return journal.get(_MOVED, tree) is not None

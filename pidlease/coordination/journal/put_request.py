@@ -1,11 +1,10 @@
 """The request of an active server to the one that writes the journal: put rows."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pidlease.coordination.journal.journal import Fields, Row
+from pidlease.coordination.journal.journal import Row
 
 #: The path of the request on the HTTP port.
 PUT_PATH: Final = "/v1/servers/rows"
@@ -25,13 +24,5 @@ class PutRequest(BaseModel):
 
     run: str = Field(pattern="^[0-9a-f]{32}$")
     session: str = Field(max_length=64)
-    rows: list[tuple[str, str, Fields | None]] = []
-    expected: list[tuple[str, str, Fields | None]] = []
-
-    def rows_to_put(self) -> Sequence[Row]:
-        """Return `rows`."""
-        return [Row(*each) for each in self.rows]
-
-    def rows_expected(self) -> Sequence[Row]:
-        """Return `expected`."""
-        return [Row(*each) for each in self.expected]
+    rows: list[Row] = []
+    expected: list[Row] = []

@@ -274,9 +274,7 @@ class KafkaJournal(Journal, Ownership):
 
     async def _claim(self) -> str:
         await self._make_topic()
-        before = self._next
-        await self._read_on()
-        self._silent_looks = self._silent_looks + 1 if self._next == before else 0
+        await self._look()
         owner = self._owner()
         if self._serves_elsewhere(owner) and self._silent_looks < SILENT_LOOKS:
             return str(owner["server"])
@@ -292,6 +290,12 @@ class KafkaJournal(Journal, Ownership):
         _log.info("this server keeps the rows of the cluster", topic=SERVED_TOPIC,
                   former=owner.get("server") or None, writer=self._writer)  # fmt: skip
         return ""
+
+    async def _look(self) -> None:
+        """Read on, and count the looks in a row that find nothing new."""
+        before = self._next
+        await self._refresh()
+        self._silent_looks = self._silent_looks + 1 if self._next == before else 0
 
     async def _put_owner(self) -> None:
         """Put the owner's row for the first time; the next claim reads what became of it.
@@ -563,17 +567,17 @@ class KafkaJournal(Journal, Ownership):
 
     def _apply(self, row: Row) -> None:
         rows = self._rows.setdefault(row.kind, {})
-        for changed in self._watchers.get(row.kind, ()):
-            changed()
-        rows.pop(row.id, None)
         if row.fields is None:
-            return
-        if row.kind == _FORMAT and row.fields.get("version") != _VERSION:
+            rows.pop(row.id, None)
+        elif row.kind == _FORMAT and row.fields.get("version") != _VERSION:
             raise JournalError(
                 f"{SERVED_TOPIC} has format {row.fields.get('version')}, and this server reads"
                 f" {_VERSION}: a newer server has served the cluster"
             )
-        rows[row.id] = row.fields
+        else:
+            rows[row.id] = row.fields  # in place: threads read the rows meanwhile
+        for changed in self._watchers.get(row.kind, ()):
+            changed()
 
     async def _make_topic(self) -> None:
         """Create the topic if it does not exist, and wait until it has a leader."""

@@ -115,8 +115,6 @@ class SharedKafkaJournal(KafkaJournal):
         self._session_ticks: Final = session_seconds / TICK_SECONDS
         self._ask: Final = ask
         self._tasks: list[asyncio.Task[None]] = []
-        #: How many looks in a row found nothing new.
-        self._looks = 0
         #: The registrar that is gone, by its last row: with a newer one it is not.
         self._gone: Fields = {}
         #: The row of a registrar, when nothing listened at its address.
@@ -156,7 +154,7 @@ class SharedKafkaJournal(KafkaJournal):
         await self._make_topic()
         await self._look()
         await self._wait_for_creator()
-        if self.stranger and self._looks < SILENT_LOOKS:
+        if self.stranger and self._silent_looks < SILENT_LOOKS:
             return self.stranger
         if self.stranger or not self._owner().get("server"):
             with suppress(NotRegistrarError):
@@ -176,12 +174,6 @@ class SharedKafkaJournal(KafkaJournal):
                 return
             await asyncio.sleep(TICK_SECONDS)
             await self._read_on()
-
-    async def _look(self) -> None:
-        """Read on, and count the looks that find nothing new."""
-        before = self._next
-        await self._refresh()
-        self._looks = self._looks + 1 if self._next == before else 0
 
     async def _become(self) -> None:
         """Become the registrar, unless another server is faster.
@@ -356,12 +348,10 @@ class SharedKafkaJournal(KafkaJournal):
         if not (self.is_registrar and hmac.compare_digest(request.run, self._run)) or self._ended:
             raise NotRegistrarError("another server keeps the rows")
         self._heard[request.session] = 0
-        rows = request.rows_to_put()
-        if any(row.kind in _OF_REGISTRARS for row in rows):
+        if any(row.kind in _OF_REGISTRARS for row in request.rows):
             raise JournalError(f"only this server puts rows of {_OF_REGISTRARS}")
-        if rows:
-            expected = request.rows_expected()
-            await self._locked(partial(self._try_to_put, lambda: rows, expected))
+        if request.rows:
+            await self._locked(partial(self._try_to_put, lambda: request.rows, request.expected))
 
     # ------------------------------------------------------------------ signs of life
 
@@ -386,7 +376,7 @@ class SharedKafkaJournal(KafkaJournal):
             return
         owner = self._owner()
         silent = self.is_silent(str(owner.get("url")))
-        if self._looks >= (_UNANSWERED_TICKS if silent else _SILENT_TICKS):
+        if self._silent_looks >= (_UNANSWERED_TICKS if silent else _SILENT_TICKS):
             self._gone = owner
             await self._registrar()
 

@@ -180,10 +180,9 @@ class RequestAccess:
 
     def is_of_server(self, scope: Scope) -> bool:
         """Whether only another active server may send a request: it is marked so, or puts rows."""
-        marked = scope["path"] == PUT_PATH or any(
-            name in _OF_SERVERS for name, _ in scope["headers"]
+        return bool(self._servers) and (
+            scope["path"] == PUT_PATH or any(name in _OF_SERVERS for name, _ in scope["headers"])
         )
-        return bool(self._servers) and marked
 
     def admit_now(self, scope: Scope) -> Admission | None:
         """Admit a request; None: it is refused, or this needs a wait. Nothing is counted yet."""

@@ -22,7 +22,7 @@ from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.coordination.topic_book import TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
 from pidlease.core.blocks import PidBlock
-from tests.unit.coordination.rows import Rows
+from tests.unit.coordination.memory_journal import MemoryJournal
 
 
 class Clock:
@@ -35,12 +35,12 @@ class Clock:
 KEEP_MS = 1_000
 
 
-def sequence(rows: Rows, clock: Clock) -> JournalSequence:
+def sequence(rows: MemoryJournal, clock: Clock) -> JournalSequence:
     return JournalSequence(rows, "me", clock, KEEP_MS)
 
 
 def test_blocks_follow_each_other_over_restarts() -> None:
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     first = sequence(rows, clock)
     assert first.take(at_least=150) == PidBlock(201, 100, clock.now_ms, "me")
     assert first.take(at_least=450).first == 501
@@ -51,7 +51,7 @@ def test_blocks_follow_each_other_over_restarts() -> None:
 
 
 def test_a_sequence_goes_on_where_another_one_ended() -> None:
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     former = [PidBlock(1, 300, 500, "file"), PidBlock(401, 100, 900, "file")]
     blocks = sequence(rows, clock)
     blocks.adopt(former)
@@ -62,7 +62,7 @@ def test_a_sequence_goes_on_where_another_one_ended() -> None:
 
 @pytest.mark.parametrize("fails", ["before", "after"])
 def test_a_block_with_an_unknown_outcome_is_not_used_if_it_is_there(fails: str) -> None:
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     blocks = sequence(rows, clock)
     assert blocks.take().first == 1
     rows.fails = fails
@@ -72,7 +72,7 @@ def test_a_block_with_an_unknown_outcome_is_not_used_if_it_is_there(fails: str) 
 
 
 def test_a_server_that_was_replaced_returns_no_blocks() -> None:
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     blocks = sequence(rows, clock)
     blocks.take()
     rows.replaced = True
@@ -83,7 +83,7 @@ def test_a_server_that_was_replaced_returns_no_blocks() -> None:
 def test_old_blocks_are_merged_and_no_number_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
     monkeypatch.setattr(journal_sequence, "_ROWS_AT_ONCE", 3)
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     blocks = sequence(rows, clock)
     firsts = []
     for _ in range(60):
@@ -103,7 +103,7 @@ def test_old_blocks_are_merged_and_no_number_comes_again(monkeypatch: pytest.Mon
 def test_a_merge_that_stops_halfway(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(journal_sequence, "_BLOCKS_MAX", 10)
     monkeypatch.setattr(journal_sequence, "_ROWS_AT_ONCE", 3)
-    rows, clock = Rows(), Clock()
+    rows, clock = MemoryJournal(), Clock()
     blocks = sequence(rows, clock)
     for _ in range(10):
         blocks.take()
@@ -129,7 +129,7 @@ def test_a_merge_that_stops_halfway(monkeypatch: pytest.MonkeyPatch, at: int) ->
 
 
 def test_names_change_only_from_what_was_expected() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     names = JournalNames(rows)
     one, two = Binding(7, 1), Binding(7, 2, 5, 99)
     names.change("x", None, one)
@@ -149,7 +149,7 @@ def test_names_change_only_from_what_was_expected() -> None:
 
 
 def test_a_journal_that_fails_is_an_error_of_each_part() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     names, writers, topics = JournalNames(rows), JournalWriterIds(rows), JournalTopicBook(rows)
     rows.fails = "after"
     with pytest.raises(NamesError, match="no response"):
@@ -172,7 +172,7 @@ def test_a_journal_that_fails_is_an_error_of_each_part() -> None:
 
 
 def test_writers_ids_stay_as_they_were_recorded() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     JournalWriterIds(rows).add(3, WriterOf("t", 0, 5))
     JournalWriterIds(rows).add(3, WriterOf("other", 1, 6))
     JournalWriterIds(rows).add(4, WriterOf("t", 1, 7))
@@ -180,7 +180,7 @@ def test_writers_ids_stay_as_they_were_recorded() -> None:
 
 
 def test_topics_settings() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     book = JournalTopicBook(rows)
     assert book.load() == TopicSettings({}, {})
     book.save_shared({"a": "1"})
@@ -191,7 +191,7 @@ def test_topics_settings() -> None:
 
 
 def test_the_settings_of_another_book_are_put_at_once() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     settings = TopicSettings({"a": "1"}, {"id": {"b": "2"}, "none": {}})
     JournalTopicBook(rows).adopt(settings)
     assert rows.puts == 1

@@ -16,7 +16,7 @@ from pidlease.coordination.name_bindings import (
     StoredBinding,
 )
 from pidlease.core.slots import EMPTY_MAP, SLOTS, reassigned
-from tests.unit.coordination.rows import Rows
+from tests.unit.coordination.memory_journal import MemoryJournal
 
 NOW_MS = 1_700_000_000_000
 KEEP_MS = 1000
@@ -27,9 +27,11 @@ def member(node_id: int, *, draining: bool = False) -> Member:
                   f"http://127.0.0.1:{8000 + node_id}")._replace(draining=draining)  # fmt: skip
 
 
-def pair(stranger: str = "") -> tuple[tuple[Rows, JournalMembers], tuple[Rows, JournalMembers]]:
-    one = Rows(session="one")
-    two = Rows(one, "two")
+def pair(
+    stranger: str = "",
+) -> tuple[tuple[MemoryJournal, JournalMembers], tuple[MemoryJournal, JournalMembers]]:
+    one = MemoryJournal(session="one")
+    two = MemoryJournal(one, "two")
     return (one, JournalMembers(one, lambda: stranger)), (two, JournalMembers(two, lambda: ""))
 
 
@@ -73,7 +75,7 @@ def test_a_member_whose_session_has_ended_joins_again() -> None:
 def test_a_later_process_of_a_directory_is_another_session() -> None:
     (rows, one), (_, two) = pair()
     one.join(member(1))
-    again = JournalMembers(Rows(rows, "later"), lambda: "")
+    again = JournalMembers(MemoryJournal(rows, "later"), lambda: "")
     again.join(member(1))
     one.leave()  # late, of the former process
     assert list(two.read().members) == [1]
@@ -121,7 +123,7 @@ def test_of_two_that_take_a_number_at_once_one_takes_the_next() -> None:
 # ---------------------------------------------------------------------- fences
 
 
-def names_of(rows: Rows) -> tuple[JournalNames, JournalFences]:
+def names_of(rows: MemoryJournal) -> tuple[JournalNames, JournalFences]:
     fences = JournalFences(rows, lambda: NOW_MS, KEEP_MS)
     return JournalNames(rows, fences), fences
 
@@ -133,9 +135,9 @@ def grant(names: JournalNames, labels: list[str], pid: int, granted_ms: int = NO
 
 
 def test_a_grant_is_in_the_log_as_soon_as_it_is_bound() -> None:
-    rows = Rows()
+    rows = MemoryJournal()
     names, _ = names_of(rows)
-    _, fences = names_of(Rows(rows))
+    _, fences = names_of(MemoryJournal(rows))
     start = fences.end()
     assert start == FencePosition(0, 0)
     grant(names, ["a"], 1)
@@ -150,7 +152,7 @@ def test_a_grant_is_in_the_log_as_soon_as_it_is_bound() -> None:
 
 
 def test_a_grant_that_is_not_made_is_not_in_the_log() -> None:
-    names, fences = names_of(Rows())
+    names, fences = names_of(MemoryJournal())
     grant(names, ["a", "b"], 1)
     position = fences.end()
     free, new = StoredBinding(None), Binding(9, 1, -1, NOW_MS)
@@ -162,7 +164,7 @@ def test_a_grant_that_is_not_made_is_not_in_the_log() -> None:
 
 
 def test_a_grant_of_another_server_meanwhile_is_a_conflict() -> None:
-    rows, others = Rows(), Rows()
+    rows, others = MemoryJournal(), MemoryJournal()
     others.rows = rows.rows
     names, fences = names_of(rows)
     other, _ = names_of(others)
@@ -182,7 +184,7 @@ def test_old_entries_are_removed_and_a_late_reader_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journal_fences, "_APPENDED_MAX", 5)
-    rows = Rows()
+    rows = MemoryJournal()
     names, fences = names_of(rows)
     grant(names, ["a", "b", "c"], 1, NOW_MS - KEEP_MS - 1)
     grant(names, ["d", "e"], 10)
@@ -199,7 +201,7 @@ def test_old_entries_are_removed_and_a_late_reader_is_told(
 def test_the_last_entry_stays_however_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one follows its number: no reader misses it."""
     monkeypatch.setattr(journal_fences, "_APPENDED_MAX", 3)
-    names, fences = names_of(Rows())
+    names, fences = names_of(MemoryJournal())
     grant(names, ["a", "b", "c"], 1, NOW_MS - KEEP_MS - 1)
     assert fences.read(FencePosition(1, 0)) == ((), None)
     end = fences.end()
@@ -212,8 +214,8 @@ def test_the_last_entry_stays_however_old_it_is(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_two_servers_that_take_a_block_at_once_one_takes_the_next() -> None:
-    rows = Rows()
-    others = Rows(rows)
+    rows = MemoryJournal()
+    others = MemoryJournal(rows)
     one = JournalSequence(rows, "one", lambda: NOW_MS, KEEP_MS)
     two = JournalSequence(others, "two", lambda: NOW_MS, KEEP_MS)
     firsts = [one.take().first, two.take().first]
@@ -226,8 +228,8 @@ def test_of_two_servers_that_take_a_block_at_once_one_takes_the_next() -> None:
 
 def test_a_block_that_was_merged_meanwhile_is_not_taken_again() -> None:
     """A server is suspended between its last read and its put, for longer than blocks are kept."""
-    rows = Rows()
-    others = Rows(rows)
+    rows = MemoryJournal()
+    others = MemoryJournal(rows)
     now = [NOW_MS]
     one = JournalSequence(rows, "one", lambda: now[0], KEEP_MS)
     two = JournalSequence(others, "two", lambda: now[0], KEEP_MS)
@@ -244,8 +246,8 @@ def test_a_block_that_was_merged_meanwhile_is_not_taken_again() -> None:
 
 
 def test_a_merge_keeps_what_another_server_takes_meanwhile() -> None:
-    rows = Rows()
-    others = Rows(rows)
+    rows = MemoryJournal()
+    others = MemoryJournal(rows)
     now = [NOW_MS]
     one = JournalSequence(rows, "one", lambda: now[0], KEEP_MS)
     two = JournalSequence(others, "two", lambda: now[0], KEEP_MS)

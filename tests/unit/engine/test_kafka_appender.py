@@ -108,8 +108,10 @@ async def test_what_failed_here_and_was_stored_elsewhere_holds_nothing_off() -> 
 
 
 async def test_what_follows_a_batch_that_was_refused_in_a_takeover_is_no_gap() -> None:
-    """Once a bug: it was on the wire already. A client raises its epoch when it is told of a gap,
-    and sends again, under the new one, what was stored without an answer: stored twice."""
+    """Once a bug: a client that gets a gap error raises its epoch.
+
+    It sends all batches without an answer again under the new epoch, and one of them was stored.
+    """
     world = World(new_random("lanes-takeover"), producers=1, batches=9, moving=True)
     world.faults = False
     (client,) = world.clients

@@ -1,4 +1,4 @@
-"""Rows of a test, shared by several servers."""
+"""A journal in memory, for tests: several servers read and put the same rows."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -13,8 +13,8 @@ from pidlease.coordination.journal.journal import (
 )
 
 
-class Rows(Journal):
-    """Rows of the test, in the order in which they were put.
+class MemoryJournal(Journal):
+    """What one server sees of the rows.
 
     Attributes:
         fails: the next put fails: "before" or "after" it was done; empty: it does not.
@@ -22,7 +22,7 @@ class Rows(Journal):
         meanwhile: called before the next put, as what another server does just then.
     """
 
-    def __init__(self, other: "Rows | None" = None, session: str = "s") -> None:
+    def __init__(self, other: "MemoryJournal | None" = None, session: str = "s") -> None:
         self.session = session
         #: Of all servers.
         self.rows: dict[tuple[str, str], Fields] = {} if other is None else other.rows
