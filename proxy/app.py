@@ -278,6 +278,7 @@ class App:
             engine_config(self._settings),
             appends=backend.appends,
             shared=backend.shared,
+            states=backend.states,
         )
         await self._recover(self._engine)
         await backend.follow(self._engine)

@@ -21,6 +21,8 @@ from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.recovery import Recovery
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.state_feeds import StateFeeds
+from pidlease.engine.state_follower import StateFollower, StateRequests
 from pidlease.engine.topic_counts import Counts
 from pidlease.engine.topics.partition_moves import PartitionMoves
 from pidlease.engine.topics.topic_sync import TopicSync
@@ -96,6 +98,7 @@ class Engine:
         clock_ms: returns the time, in ms since 1970.
         appends: makes the appender of a partition.
         shared: the other active servers of a Kafka cluster; None: this server is the only one.
+        states: asks them for the states of their producers; None: they are not asked.
     """
 
     def __init__(  # noqa: PLR0913 - built in one place
@@ -109,6 +112,7 @@ class Engine:
         *,
         appends: AppenderFactory = GroupAppender,
         shared: SharedCluster | None = None,
+        states: StateRequests | None = None,
     ) -> None:
         self.config: Final = config
         self.counts: Final = Counts()
@@ -144,8 +148,12 @@ class Engine:
         self.moves: PartitionMoves | None = None
         #: follows the grants of others.
         self.fences: FenceReader | None = None
+        #: The states of this server's producers for others, and
+        self.feeds: StateFeeds | None = None
+        #: those of others here.
+        self.follower: StateFollower | None = None
         if shared is not None:
-            self._share(shared, coordination)
+            self._share(shared, coordination, states)
         self.topics: Final = self._table.topics
         self._partitions: Final = self._table.partitions
         #: Whether requests are accepted; set when a listener opens, and reset before it closes.
@@ -157,7 +165,9 @@ class Engine:
         #: The progress of the start.
         self.replay: Final = ReplayProgress()
 
-    def _share(self, shared: SharedCluster, coordination: Coordination) -> None:
+    def _share(
+        self, shared: SharedCluster, coordination: Coordination, states: StateRequests | None
+    ) -> None:
         if coordination.fences is None:
             raise AssertionError("several active servers need a fence log")
         self.moves = PartitionMoves(
@@ -170,6 +180,11 @@ class Engine:
         self.maintenance.verified = self.moves.verified
         shared.topics = lambda: {name: each.partitions for name, each in self.topics.items()}
         shared.on_read.append(self.fences.read)
+        self.feeds = StateFeeds(shared, self._table)
+        shared.on_read.append(self.feeds.expire)
+        if states is not None:
+            self.follower = StateFollower(shared, self._table, self.pool, states)
+            self.moves.fetch = self.follower.fetch
 
     # ------------------------------------------------------------------ life cycle
 
@@ -182,8 +197,9 @@ class Engine:
             DataFolderError: a topic's definition, or the settings of all topics, are damaged.
         """
         recovery = Recovery(
-            self._store, self._snapshots, self.leases, self._context, self.pool, self.replay
-        )
+            self._store, self._snapshots, self.leases, self._context, self.pool, self.replay,
+            self.follower.fetch_at_start if self.follower is not None else None,
+        )  # fmt: skip
         await self._table.policies.load()
         recovered = await recovery.run()
         await (self.fences.begin(self.naming.load) if self.fences else self.naming.load())

@@ -59,6 +59,12 @@ def _shared(engine: Engine, cluster: SharedCluster, moves: PartitionMoves) -> It
     yield metrics.PARTITIONS_TAKEN_OVER.of(moves.taken_over)
     yield metrics.PARTITIONS_HANDED_OVER.of(moves.handed_over)
     yield metrics.TAKEOVER_SECONDS.histogram(moves.seconds)
+    yield metrics.TAKEOVER_OFFSETS.of(moves.offsets_read)
+    if engine.follower is not None:
+        followed = engine.follower.report().values()
+        yield metrics.FOLLOWED_PARTITIONS.of(sum(each.partitions for each in followed))
+        yield metrics.FOLLOWER_LAG.of(max((each.lag_seconds for each in followed), default=0.0))
+        yield metrics.STATES_FETCHED.of(engine.follower.fetched)
 
 
 def _topics(counts: Counts) -> Iterator[Metric]:

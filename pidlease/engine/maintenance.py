@@ -74,7 +74,7 @@ class Maintenance:
     ) -> None:
         self._partitions = table.all_partitions
         self._to_snapshot = table.partitions_to_snapshot
-        self._unloaded_rows = table.unloaded_rows
+        self._unloaded = table.unloaded
         self._check_owned = table.check_owned
         self._leases = leases
         self._snapshots = snapshots
@@ -144,8 +144,11 @@ class Maintenance:
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
-            rows = self._unloaded_rows()
-            unloaded = len(rows)
+            rows = []
+            for unloaded in self._unloaded():
+                rows.append(unloaded.rows())
+                await asyncio.sleep(0)  # let other tasks run
+            known = len(rows)
             for partition in self._to_snapshot():
                 rows.append(partition.rows())
                 # The offset vector must not be ahead of the disk: after a power cut the snapshot
@@ -158,7 +161,8 @@ class Maintenance:
             # appended, but its offset vector may be after it: no replay would read it.
             await self._check_owned()
             if self.verified is not None:
-                rows = [*rows[:unloaded], *await self.verified(rows[unloaded:])]
+                rows = [*rows[:known], *await self.verified(rows[known:])]
+                rows = list({each.partition: each for each in rows}.values())
             now_ms = self._clock_ms()
             work = partial(self._snapshots.write, now_ms, _one_by_one(rows), leases)
             manifest = await self._pool.run(work)
@@ -184,7 +188,7 @@ class Maintenance:
         if any(each.next_offset or each.producers for each in self._to_snapshot()):
             return True
         # Damaged ones: a new one takes their place.
-        return bool(self._unloaded_rows() or await self._pool.run(self._snapshots.numbers))
+        return bool(self._unloaded() or await self._pool.run(self._snapshots.numbers))
 
     async def _snapshot_loop(self, *, at_once: bool) -> None:
         last, failures = -math.inf if at_once else time.monotonic(), 0

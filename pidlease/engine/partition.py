@@ -477,6 +477,8 @@ class Partition:
             state = table.states.get(pid)
             if not self._shared or state is None or offset_of(rules, state) < offset:
                 table.states[pid] = fold_packed(rules, state, pending.batch, offset, now_ms)
+                if table.changed is not None:
+                    table.changed.add(pid)
             in_flight = self._in_flight[pid]
             in_flight.popleft()
             if not in_flight:
@@ -584,7 +586,7 @@ class Partition:
         return self.table.rows()._replace(next_offset=self._appends.applied)
 
     def settle(self) -> bool:
-        """Start a catch-up if it would resolve an unknown outcome; False: there is none."""
+        """Start a catch-up if it would move the applied offset on; False: it would not."""
         return self._appends.settle()
 
     @property

@@ -32,6 +32,8 @@ class ProducerTable:
         self.next_offset = next_offset
         #: When earlier history was found missing, in ms since 1970; -1: it is complete.
         self.hole_ms = topic.made_again_ms
+        #: The producers that have changed, for the servers that follow them; None: none does.
+        self.changed: set[int] | None = None
 
     # ------------------------------------------------------------------ snapshot and replay
 
@@ -53,6 +55,8 @@ class ProducerTable:
                 # Batches that are read again may be applied already.
                 if state is None or offset_of(rules, state) < offset:
                     self.states[pid] = fold_packed(rules, state, batch, offset, now_ms)
+                    if self.changed is not None:
+                        self.changed.add(pid)
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
     def rows(self) -> PartitionRows:

@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -26,6 +27,11 @@ from pidlease.storage.snapshots import (
     TopicPartition,
 )
 from pidlease.storage.topics.topic_store import Topic
+
+#: Returns what others know of partitions, by the offsets up to which this server knows them.
+OtherStates = Callable[
+    [Mapping[TopicPartition, int]], Coroutine[Any, Any, dict[TopicPartition, PartitionRows]]
+]
 
 #: Partitions that are made before requests are answered.
 _AT_ONCE: Final = 100
@@ -64,6 +70,9 @@ class Recovery:
     context: PartitionContext
     pool: IoPool
     replay: ReplayProgress
+    #: Returns what other active servers know of partitions, if it is much more than up to the given
+    #: offsets; None: there are none.
+    others: OtherStates | None = None
 
     async def run(self) -> Recovered:
         """Open all partitions, and restore the producers' states and the leases.
@@ -159,11 +168,20 @@ class Recovery:
         return None
 
     async def _replay(self, partitions: list[Partition], snapshot: Snapshot | None) -> None:
+        known = {each.name: rows_of(snapshot, each.name) or first_rows(self.store, each)
+                 for each in partitions}  # fmt: skip
+        if self.others is not None:
+            ids = {each.name: each.topic_id for each in partitions}
+            offsets = {
+                name: -1 if rows is None or rows.topic_id != ids[name] else rows.next_offset
+                for name, rows in known.items()
+            }
+            found = await self.others(offsets)
+            known |= {name: each for name, each in found.items() if each.topic_id == ids[name]}
         now_ms = self.context.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
-            rows = rows_of(snapshot, partition.name) or first_rows(self.store, partition)
-            begin(partition, rows, now_ms)
+            begin(partition, known[partition.name], now_ms)
             self.replay.begin(partition)
 
         def replay_one(partition: Partition) -> None:

@@ -157,6 +157,15 @@ class SharedCluster:
         self._alive_at = self._seconds()
         self.note_alive()
 
+    async def other_members(self) -> list[Member]:
+        """Return the other members, also before this server joins them.
+
+        Raises:
+            MembersError: the coordinator cannot be reached now.
+        """
+        view = await self._pool.run(self._members.read)
+        return [each for node, each in view.members.items() if node != self.node_id]
+
     def note_alive(self) -> None:
         """Note that the process runs, and again with the next tick."""
         if self.was_suspended():

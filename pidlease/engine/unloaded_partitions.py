@@ -1,10 +1,14 @@
-"""Unloaded partitions: a snapshot has them, but their logs cannot be read yet, or are not seen."""
+"""Unloaded partitions: their producers are known from a snapshot, or from another server.
+
+Their logs cannot be read yet, are not seen, or are read by another active server.
+"""
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final
 
-from pidlease.core.packed import Packed
+from pidlease.core.packed import Packed, offset_of
+from pidlease.core.rules import rules_of
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -20,9 +24,9 @@ class UnloadedPartition:
     """An unloaded partition. Its producers' leases end like others (`LeasedPartition`)."""
 
     def __init__(self, rows: PartitionRows) -> None:
-        self.snapshotted: Final = rows
         #: The producers with leases that have not ended.
         self.producers: dict[int, Packed] = dict(rows.producers)
+        self.snapshotted = rows._replace(producers={})
 
     def is_in_flight(self, pid: int) -> bool:  # noqa: ARG002 - an unloaded partition has no appends
         """Return False: no batch is in flight."""
@@ -66,22 +70,72 @@ class UnloadedPartitions:
             return None
         return unloaded.rows()
 
-    def rows(self, loaded: Container[TopicPartition]) -> list[PartitionRows]:
-        """Return the rows for the next snapshot.
+    def unloaded(self, name: TopicPartition) -> UnloadedPartition | None:
+        """Return a partition; None: it is not there."""
+        return self._unloaded.get(name)
+
+    def without(self, loaded: Container[TopicPartition]) -> list[UnloadedPartition]:
+        """Return the partitions, for the next snapshot.
 
         Parameters:
             loaded: partitions with rows of their own, which are newer.
         """
-        return [each.rows() for name, each in self._unloaded.items() if name not in loaded]
+        return [each for name, each in self._unloaded.items() if name not in loaded]
 
     async def put(self, unloaded: UnloadedPartition) -> None:
-        """Add a partition that this server no longer serves."""
+        """Add a partition that this server does not serve, or does not any more."""
         await self.forget(unloaded.snapshotted.partition)
         self._unloaded[unloaded.snapshotted.partition] = unloaded
         pids = list(unloaded.producers)
         for start in range(0, len(pids), _AT_ONCE):
             self._leases.restore(pids[start : start + _AT_ONCE], unloaded)
             await asyncio.sleep(0)
+
+    async def merge(
+        self, rows: PartitionRows, onto: UnloadedPartition | None
+    ) -> UnloadedPartition | None:
+        """Add what another server knows of a partition's producers.
+
+        Parameters:
+            rows: all producers, or those that have changed since the former call.
+            onto: what the former call returned; None: these are all producers.
+
+        Returns:
+            What the next call goes on from; None: the rows do not follow what is here.
+        """
+        name = rows.partition
+        known = self._unloaded.get(name)
+        if onto is not None and known is not onto:
+            return None
+        if known is None or known.snapshotted.topic_id != rows.topic_id:
+            if not all(map(self._leases.has_name, rows.producers)):
+                return None  # a stand-in PID was dropped since the rows were decoded
+            known = UnloadedPartition(rows)
+            await self.put(known)
+            return known if self._unloaded.get(name) is known else None
+        changed = list(rows.producers.items())
+        for start in range(0, len(changed), _AT_ONCE):
+            if self._unloaded.get(name) is not known:
+                return None
+            some = changed[start : start + _AT_ONCE]
+            if not all(self._leases.has_name(pid) for pid, _ in some):
+                return None
+            self._leases.restore([pid for pid, _ in some if pid not in known.producers], known)
+            for pid, state in some:
+                rules, before = rules_of(pid), known.producers.get(pid)
+                if before is None or (
+                    rules is not None and offset_of(rules, before) < offset_of(rules, state)
+                ):
+                    known.producers[pid] = state
+            await asyncio.sleep(0)
+        if self._unloaded.get(name) is not known:
+            return None
+        # Last: until all rows are there, the log is read from the former offset on.
+        before_offset = known.snapshotted.next_offset
+        known.snapshotted = known.snapshotted._replace(
+            next_offset=max(before_offset, rows.next_offset), hole_ms=rows.hole_ms
+        )
+        return known
 
     async def forget(self, name: TopicPartition) -> None:
         """Remove a partition that was loaded, or is gone."""

@@ -255,6 +255,14 @@ class SharingServer(Message):
     silent: bool = Field(description="it does not answer pings, so the others own its slots")
     returning: bool = Field(description="it was silent, and gets slots again after 30 s of answers")
     responds: bool = Field(description="it sent this response")
+    followed: int = Field(
+        default=0,
+        description="how many of its partitions the responding server gets if it ends",
+    )
+    follower_lag_seconds: float | None = Field(
+        default=None,
+        description="how old the responding server's states of these are; null: it has none",
+    )
 
 
 class ServersAnswer(Message):

@@ -153,6 +153,24 @@ PARTITIONS_HANDED_OVER = _define(
 TAKEOVER_SECONDS = _define(
     "histogram", "pidlease_takeover_seconds", "How long takeovers of partitions took."
 )
+TAKEOVER_OFFSETS = _define(
+    "counter", "pidlease_takeover_offsets", "Offsets of the log that takeovers have read."
+)
+FOLLOWED_PARTITIONS = _define(
+    "gauge",
+    "pidlease_followed_partitions",
+    "Partitions of other servers that this one follows, and gets if their owner ends.",
+)
+FOLLOWER_LAG = _define(
+    "gauge",
+    "pidlease_follower_lag_seconds",
+    "How old the followed states are, of the server that sent its own least recently.",
+)
+STATES_FETCHED = _define(
+    "counter",
+    "pidlease_partitions_fetched",
+    "Partitions with states from another server, fetched before a takeover or at a start.",
+)
 EVENT_LOOP_LAG = _define(
     "histogram", "pidlease_event_loop_lag_seconds", "Delay of the event loop's timers."
 )

@@ -32,6 +32,7 @@ from proxy.kafka.memory_budget import MemoryBudget
 if TYPE_CHECKING:
     from pidlease.log.kafka.kafka_journal import KafkaJournal
     from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
+    from proxy.backends.state_requests import HttpStateRequests
     from proxy.security.kafka_acls import KafkaAcls
 
 
@@ -46,6 +47,7 @@ class Backend(ABC):
         shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
         rows: the coordinator's rows in Kafka, if several servers are active; None: there are none.
+        states: asks the other active servers for their producers' states; None: there are none.
     """
 
     store: LogStore
@@ -70,6 +72,7 @@ class Backend(ABC):
         self.to_members: ssl.SSLContext | None = None
         self.shared: SharedCluster | None = None
         self.rows: SharedKafkaJournal | None = None
+        self.states: HttpStateRequests | None = None
 
     @abstractmethod
     async def open(self) -> None:

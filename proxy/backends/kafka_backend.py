@@ -51,6 +51,7 @@ from proxy.backends.shared_partitions import (
     member_url,
     shared_cluster,
 )
+from proxy.backends.state_requests import HttpStateRequests
 from proxy.configuration.component_configs import log_config, upstream_config
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import Broker
@@ -217,6 +218,7 @@ class KafkaBackend(Backend):
             self._settings, self._files, self._members, coordinator.server, self._coordinator_pool,
             self.to_members,
         )  # fmt: skip
+        self.states = HttpStateRequests(self.to_members, self.snapshots.names, self._pool)
         if self.rows is not None:
             self.rows.is_silent = self.shared.is_silent
 
@@ -290,6 +292,8 @@ class KafkaBackend(Backend):
                 await asyncio.sleep(_STAND_BY_SECONDS)
             else:
                 break
+        if engine.follower is not None:
+            engine.follower.start()
         _log.info("joined the active servers", node_id=self.shared.node_id,
                   servers=len(self.shared.view.members))  # fmt: skip
         self._tasks.append(asyncio.create_task(self._pass_on_loss(self.shared)))
@@ -480,6 +484,10 @@ class KafkaBackend(Backend):
     async def close(self) -> None:
         if self.shared is not None:
             await self.shared.leave()
+        if self._engine is not None and self._engine.follower is not None:
+            await self._engine.follower.stop()
+        if self.states is not None:
+            await self.states.close()
         if self.acls is not None:
             await self.acls.close()
         for task in self._tasks:

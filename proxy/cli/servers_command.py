@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
-from pidlease.http_api.console_messages import ServersAnswer
+from pidlease.http_api.console_messages import ServersAnswer, SharingServer
 from pidlease.http_api.server_messages import Rebalanced, ServerSlots
 from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import (
@@ -191,9 +191,17 @@ def _show(found: ServersAnswer) -> None:
         typer.echo(f"{found.partitions_without_owner:,} partitions have no owner")
 
 
+def _followed(server: SharingServer) -> str:
+    """Return how many of a server's partitions the responding one follows, and how closely."""
+    lag = server.follower_lag_seconds
+    if not server.followed or lag is None:
+        return ""
+    return f"{server.followed:,}, {lag:.1f} s old"
+
+
 def servers_table(found: ServersAnswer) -> Table:
     """Return a table of the active servers; the one that responds is bold."""
-    columns = ("server", "node", "kafka", "http", "slots", "partitions", "state")
+    columns = ("server", "node", "kafka", "http", "slots", "partitions", "followed", "state")
     table = plain_table("servers", *columns)
     for each in found.servers:
         drained = "draining" if each.slots else "drained"
@@ -203,7 +211,7 @@ def servers_table(found: ServersAnswer) -> Table:
         }  # fmt: skip
         state = ", ".join(name for name, holds in states.items() if holds)
         texts = (each.server, str(each.node_id), each.kafka, each.http, f"{each.slots:,}",
-                 f"{each.partitions:,}", state)  # fmt: skip
+                 f"{each.partitions:,}", _followed(each), state)  # fmt: skip
         table.add_row(
             *(Text(printable(text)) for text in texts), style="bold" if each.responds else None
         )

@@ -33,6 +33,7 @@ from proxy.http.record_responses import add_record_handlers
 from proxy.http.record_routes import RecordLimits, RecordRoutes, reads_own_body
 from proxy.http.row_routes import RowsTarget, row_router
 from proxy.http.server_routes import add_server_handlers, server_router
+from proxy.http.state_routes import state_router
 from proxy.http.streams.direct_streams import DirectStreams
 from proxy.http.streams.stream_requests import REQUEST_HEADERS, RESPONSE_HEADERS
 from proxy.http.streams.stream_routes import StreamRoutes, add_stream_handlers
@@ -117,6 +118,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     app.include_router(producer_router(engine))
     app.include_router(server_router(engine, owners))
     app.include_router(row_router(rows))
+    app.include_router(state_router(engine))
     app.include_router(topic_router(engine, topics))
     app.include_router(records.router)
     app.include_router(console_router(engine, console or ConsoleSources()))

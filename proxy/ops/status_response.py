@@ -72,11 +72,21 @@ def servers_of(engine: Engine) -> ServersAnswer:
                 silent=each.silent,
                 returning=each.returning,
                 responds=each.own,
+                **_followed(engine, each.member.node_id),
             )
             for each in shared.servers()
         ],
         slot_owners=list(shared.view.slots.owners),
     )
+
+
+def _followed(engine: Engine, node_id: int) -> dict[str, Any]:
+    """Return the fields about what this server follows of another one."""
+    found = engine.follower.report().get(node_id) if engine.follower is not None else None
+    if found is None:
+        return {}
+    lag = round(found.lag_seconds, 3) if found.lag_seconds >= 0 else None
+    return {"followed": found.partitions, "follower_lag_seconds": lag}
 
 
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:

@@ -86,6 +86,8 @@ NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "PATCH /v1/servers/{node_id}": [(_OP.ALTER, _C, _CLUSTER)],
     "POST /v1/servers/rebalance": [(_OP.ALTER, _C, _CLUSTER)],
     "POST /v1/servers/rows": [(_OP.CLUSTER_ACTION, _C, _CLUSTER)],
+    "POST /v1/servers/states": [(_OP.CLUSTER_ACTION, _C, _CLUSTER)],
+    "POST /v1/servers/states/offsets": [(_OP.CLUSTER_ACTION, _C, _CLUSTER)],
     "GET /v1/history": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/outcomes": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/partitions": [(_OP.DESCRIBE, _C, _CLUSTER)],
@@ -125,6 +127,8 @@ _BODIES: dict[str, Any] = {
     "PATCH /v1/topics/{topic}/settings": {"retention.ms": "1000"},
     "PATCH /v1/topic-defaults": {"retention.ms": "1000"},
     "PATCH /v1/servers/{node_id}": {"draining": True},
+    "POST /v1/servers/states": {"feed": "0" * 32, "number": 0},
+    "POST /v1/servers/states/offsets": {"partitions": [["t", 0]]},
     "POST /v1/topics/{topic}/records": {"records": [{"value": "a"}]},
     "POST /v1/topics/{topic}/partitions/{partition}/records": {"records": [{"value": "a"}]},
 }

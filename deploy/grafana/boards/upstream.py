@@ -133,8 +133,23 @@ _SHARED: Final = Row("Several active servers", (
         Query(rate(metrics.PARTITIONS_HANDED_OVER, "instance"), "{{instance}} handed over"),
     ),
     latency(
-        "Takeover", "Far below a second. More: there was much to read after the last snapshot.",
+        "Takeover", "Far below a second. More: there was much to read after the known states.",
         metrics.TAKEOVER_SECONDS, "instance",
+    ),
+    graph(
+        "Partitions followed",
+        "Together as many as are owned. Each server follows what it gets if the owner ends.",
+        COUNT, Query(series(metrics.FOLLOWED_PARTITIONS), "{{instance}}"),
+        Query(gained(metrics.STATES_FETCHED, "instance"), "{{instance}} fetched at once"),
+    ),
+    graph(
+        "Age of the followed states", "1 s to 2 s. More: a server does not send its states.",
+        SECONDS, Query(series(metrics.FOLLOWER_LAG), "{{instance}}"),
+    ),
+    graph(
+        "Offsets read by takeovers",
+        "A second or two of what is appended. More: the states were old, see the age.",
+        RECORDS, Query(rate(metrics.TAKEOVER_OFFSETS, "instance"), "{{instance}}"),
     ),
 ))  # fmt: skip
 

@@ -53,6 +53,10 @@ class AppliedOffset:
         """Return whether reading the log now would resolve an unknown outcome."""
         return any(now_ms - since_ms >= LATE_MS for _, since_ms in self._unknown.values())
 
+    def unread(self) -> int:
+        """Return how many offsets count as not applied only because of unknown outcomes."""
+        return max((self.end - floor for floor, _ in self._unknown.values()), default=0)
+
     def sent(self, key: Hashable) -> None:
         """Note that a batch is in flight."""
         self._in_flight[key] = self.end

@@ -107,7 +107,7 @@ class Appender(Protocol):
         """Whether another server has taken over as the writer; unlike `lost`, it checks nothing."""
 
     def settle(self) -> bool:
-        """Start a catch-up if it would resolve an unknown outcome; False: there is none."""
+        """Start a catch-up if it would move the applied offset on; False: it would not."""
 
     def caught_up(self, end: int, now_ms: int) -> None:
         """Note that the log was applied up to its end at a given time."""

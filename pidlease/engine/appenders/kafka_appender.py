@@ -27,6 +27,9 @@ from pidlease.kafka.records.writer_batch import WRITER_PID, Writer, stamp
 from pidlease.log.ports import AppendReceiver, Forwarded, ForwardingLog, NewBatch, PartitionLog
 from pidlease.observability.repeated_lines import LINES
 
+#: A read follows when so many offsets count as not applied. For two minutes from a takeover nothing
+#: else may move the applied offset, from which snapshots and other servers go on.
+_UNREAD_MAX: Final = 10_000
 #: How often to check the owner after another server has taken over the writer.
 _ASK_AGAIN_MS: Final = 500
 #: The producer id and epoch that mean "no producer" in Kafka.
@@ -127,7 +130,8 @@ class KafkaAppender(Appender, AppendReceiver):
 
     @override
     def settle(self) -> bool:
-        if not self._applied_offset.overdue(self._clock_ms()):
+        known = self._applied_offset
+        if not known.overdue(self._clock_ms()) and known.unread() < _UNREAD_MAX:
             return False
         self._catch_up.begin()
         return True

@@ -318,6 +318,10 @@ class Leases:
         """Return the partitions that a leased PID writes to."""
         return self._table.partitions(pid)
 
+    def has_name(self, pid: int) -> bool:
+        """Return whether a PID is none of a producer id, or is its stand-in still."""
+        return not is_stand_in(pid) or bool(self._names.name(pid))
+
     def is_in_flight(self, pid: int) -> bool:
         """Return whether batches of a PID are in flight, on any partition."""
         return any(partition.is_in_flight(pid) for partition in self._table.partitions(pid))

@@ -1,8 +1,8 @@
 """Moves of partitions between servers that share a Kafka cluster: takeovers and hand-overs.
 
-A takeover makes a new partition from the last verified snapshot, or from nothing, and reads the
-log on from there. So a partition that comes back never goes on with what was known of it before:
-another server may have written meanwhile. The order of a takeover is
+A takeover makes a new partition from verified states, of a snapshot or of another server, or from
+nothing, and reads the log on from there. So a partition that comes back never goes on with what was
+known of it before: another server may have written meanwhile. The order of a takeover is
 
     1. the map names this server
     2. take the writer                          (`WriterTakeover`, before its first batch)
@@ -15,7 +15,7 @@ A hand-over admits no more batches, and waits until those in flight have their o
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -91,6 +91,13 @@ class PartitionMoves:
         self.handed_over = 0
         #: How long takeovers took, from the map's change until batches were validated.
         self.seconds: Final = Histogram(_BUCKETS)
+        #: Gets what other servers know of partitions to take over; None: there are none.
+        self.fetch: Callable[[Sequence[TopicPartition]], Awaitable[None]] | None = None
+
+    @property
+    def offsets_read(self) -> int:
+        """How many offsets of the log takeovers have read."""
+        return self._sync.offsets_read
 
     # ------------------------------------------------------------------ life cycle
 
@@ -238,6 +245,8 @@ class PartitionMoves:
         try:
             for start in range(0, len(numbers), _AT_ONCE):
                 some = numbers[start : start + _AT_ONCE]
+                if self.fetch is not None:
+                    await self.fetch([TopicPartition(topic, number) for number in some])
                 change = self._sync.take_over(topic, some)
                 await self._table.change(change)
                 found = self._table.partitions.get(topic, [])

@@ -39,6 +39,8 @@ class TopicSync:
         self.claim: Callable[[Partition], bool] | None = None
         #: The ids of removed topics, by name: another topic may get the name.
         self._gone_ids: dict[str, str] = {}
+        #: How many offsets of logs were read since the start.
+        self.offsets_read = 0
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
         """Make the known topics equal to the given ones; runs as one of the table's changes.
@@ -189,6 +191,7 @@ class TopicSync:
         now_ms = self._leases.now_ms()
         rows = self._table.held.of(partition) or self._table.first_rows(partition)
         begin(partition, rows, now_ms)
+        self.offsets_read += partition.offsets_to_apply
         await self._pool.run(partial(catch_up, partition, now_ms))
 
     def _is_another(self, topic: Topic) -> bool:

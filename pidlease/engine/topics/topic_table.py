@@ -172,9 +172,9 @@ class TopicTable:
             self.awaited = awaited
             self.version += 1
 
-    def unloaded_rows(self) -> list[PartitionRows]:
-        """Return the rows of unloaded partitions, for the next snapshot."""
-        return self.held.rows({partition.name for partition in self.partitions_to_snapshot()})
+    def unloaded(self) -> list[UnloadedPartition]:
+        """Return the unloaded partitions, for the next snapshot."""
+        return self.held.without({partition.name for partition in self.partitions_to_snapshot()})
 
     async def check_owned(self) -> None:
         """Check that no other server has served these logs since this server started to.

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.http_api.ping_messages import PING_PATH
+from pidlease.http_api.state_messages import STATES_PATH
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
@@ -82,6 +83,8 @@ _RULES: Final = (
     RouteRule(("PATCH",), _path("/v1/servers/[^/]+"), _cluster(Operation.ALTER)),
     RouteRule(("POST",), _path("/v1/servers/rebalance"), _cluster(Operation.ALTER)),
     RouteRule(("POST",), _path(PUT_PATH), _cluster(Operation.CLUSTER_ACTION), of_servers=True),
+    RouteRule(("POST",), _path(f"{STATES_PATH}(?:/offsets)?"), _cluster(Operation.CLUSTER_ACTION),
+              of_servers=True),
     RouteRule(("GET",), _path("/v1/(?:history|outcomes|partitions|leases|refusals)"),
               _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/producers/[^/]+(?:/events)?"), _cluster(Operation.DESCRIBE)),

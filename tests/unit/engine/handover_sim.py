@@ -8,7 +8,7 @@ suspended, goes on, or is killed. The clock stands still, so nothing hangs on a 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
@@ -27,6 +27,7 @@ from pidlease.core.blocks import PidBlock
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.slots import SlotMap, slot_of
+from pidlease.engine import state_follower
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders.group_appender import Appender, AppendTarget
 from pidlease.engine.appenders.kafka_appender import KafkaAppender
@@ -35,27 +36,31 @@ from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.named_leases import NameBusyError
 from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.state_feeds import StateFeeds, UnknownFeedError
+from pidlease.engine.state_follower import FeedGoneError, FollowError, StateRequests
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.errors import UpstreamAwayError
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, crc_of_send, under_writer
 from pidlease.log.kafka.kafka_writers import KafkaWriters
-from pidlease.log.ports import AppendReceiver, Forwarded, NewBatch, PartitionLog
+from pidlease.log.ports import LATE_MS, AppendReceiver, Forwarded, NewBatch, PartitionLog
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
 from pidlease.storage.snapshots import SnapshotStore, TopicPartition
+from pidlease.storage.state_updates import StateUpdates
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, make_batch
 from tests.sim.files import SimFiles
 from tests.sim.pool import SeededPool
 from tests.unit.engine.fakes import settle
 from tests.unit.engine.kafka_sim import OLD_EPOCH, WRITER_ID, SimKafka, SimLog, outcome_of
-from tests.unit.engine.server import DATA, LEASE_MS, NEVER
+from tests.unit.engine.server import DATA, NEVER
 from tests.unit.engine.shared_memory import Coordinator, Link, MemoryFences
 
 PLACE: Final = TopicPartition("t", 0)
 NODES: Final = (1, 2)
+_LEASE_MS: Final = 10**9
 #: Batches of a producer in flight.
 _DEPTH: Final = 3
 _RETRIABLE: Final = (Status.FAILED, Status.NOT_OWNER, Status.SESSION_ENDED)
@@ -174,6 +179,71 @@ class HandoverLog(SimLog):
         return await self._server.writers.current(PLACE)
 
 
+class SimStates(StateRequests):
+    """Asks the other server for the states of its producers; each message takes steps."""
+
+    def __init__(self, server: "SimServer") -> None:
+        self._server = server
+        #: The answers that have not come.
+        self.waiting: list[asyncio.Future[Any]] = []
+
+    async def pull(
+        self,
+        member: Member,
+        feed: str,
+        number: int,
+        add: Sequence[TopicPartition],
+        drop: Sequence[TopicPartition],
+    ) -> StateUpdates:
+        found = await self._answer(member, lambda feeds: feeds.pull(feed, number, add, drop))
+        assert isinstance(found, StateUpdates)
+        return found
+
+    async def offsets(self, member: Member, names: Sequence[TopicPartition]) -> list[int]:
+        async def offsets(feeds: StateFeeds) -> list[int]:
+            return feeds.offsets(names)
+
+        return list(await self._answer(member, offsets))
+
+    async def _answer(
+        self, member: Member, ask: Callable[[StateFeeds], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        other = self._server.world.servers[member.node_id]
+        answer = asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:
+            feeds = other.engine.feeds
+            assert feeds is not None
+            try:
+                found = await ask(feeds)
+            except (UnknownFeedError, LogError) as error:
+                gone = isinstance(error, UnknownFeedError)
+                failure = FeedGoneError(str(error)) if gone else FollowError(str(error))
+                _fail(answer, failure)
+            else:
+                if not answer.done():
+                    answer.set_result(found)
+
+        def begin() -> None:
+            other.task(serve())
+
+        other.inbox.append(begin)
+        self.waiting.append(answer)
+        try:
+            found = await answer
+        finally:
+            self.waiting.remove(answer)
+        try:
+            await self._server.ask()
+        except LogError as error:
+            self._server.world.note("lost answer")
+            raise FollowError("the answer is lost") from error
+        return found
+
+    def give_up(self) -> None:
+        _fail(self._server.random.choice(self.waiting), FollowError("no answer"))
+
+
 class SimServer:
     """One of the two servers, in one of its lives."""
 
@@ -190,6 +260,9 @@ class SimServer:
         self.context: Context = copy_context()
         self.context.run(_SERVER.set, self)
         self.refreshing: asyncio.Task[Any] | None = None
+        self.states = SimStates(self)
+        self.following: Any = None
+        self.pulling: asyncio.Task[Any] | None = None
 
     @property
     def faults(self) -> bool:
@@ -217,19 +290,33 @@ class SimServer:
             Link(world.shared), own, self.pool, 10.0, lambda: world.shared.now
         )
         self.writers = KafkaWriters(
-            SimFencing(self), world.ids, self.pool, lambda: TIME_MS, self._owns
+            SimFencing(self), world.ids, self.pool, lambda: world.now_ms, self._owns
         )
         self.writers.after_take = self._read_fences
         self.engine = Engine(
             folder, self.snapshots, coordination, self.pool,
-            EngineConfig(lease_ms=LEASE_MS, maintenance=NEVER), lambda: TIME_MS,
-            appends=self._appender, shared=self.cluster,
+            EngineConfig(lease_ms=_LEASE_MS, maintenance=NEVER), lambda: world.now_ms,
+            appends=self._appender, shared=self.cluster, states=self.states,
         )  # fmt: skip
         await self.engine.start()
         assert self.engine.moves is not None
         self.engine.moves.start()
         await self.cluster.join()
         await self.engine.follow({"t": Topic("t", "1" * 32, 1, {})})
+        other = world.shared.members[next(node for node in NODES if node != self.node)]
+        held = state_follower._Held(self.engine._table)
+        self.following = state_follower._Following(self.states, other, held)
+        self.following.wanted = [PLACE]
+
+    async def _pull(self) -> None:
+        assert self.engine.follower is not None
+        self.engine.follower._followings[0] = self.following
+        try:
+            await self.following.pull()
+        except FollowError:
+            return
+        if self.following.followed:
+            self.world.note("followed")
 
     def _open(self) -> HandoverLog:
         log = HandoverLog(self)
@@ -238,7 +325,7 @@ class SimServer:
         return log
 
     def _appender(self, log: PartitionLog, partition: AppendTarget) -> Appender:
-        return KafkaAppender(log, partition, lambda: TIME_MS, self._rest)
+        return KafkaAppender(log, partition, lambda: self.world.now_ms, self._rest)
 
     async def _rest(self, _: float) -> None:
         gate = asyncio.Event()
@@ -275,6 +362,11 @@ class SimServer:
             yield self._answer
         if self.refreshing is None or self.refreshing.done():
             yield self._refresh
+        if self.states.waiting and self.random.random() < 0.05:
+            yield self.states.give_up
+        idle = self.pulling is None or self.pulling.done()
+        if idle and self.following is not None and self.random.random() < 0.3:
+            yield self._begin_pull
 
     def run(self, event: Callable[[], None]) -> None:
         self.context.run(event)
@@ -287,6 +379,9 @@ class SimServer:
 
     def _refresh(self) -> None:
         self.refreshing = self.task(self.cluster.refresh())
+
+    def _begin_pull(self) -> None:
+        self.pulling = self.task(self._pull())
 
     def _answer(self) -> None:
         log = self.random.choice([each for each in self.logs if each.back])
@@ -418,11 +513,16 @@ class HandoverWorld:
         kafkas: how many Kafka clients.
         named: how many producers with names.
         batches: of each.
+        calm: how many times more rarely something goes wrong.
     """
 
-    def __init__(self, random: Random, kafkas: int, named: int, batches: int) -> None:
+    def __init__(
+        self, random: Random, kafkas: int, named: int, batches: int, calm: int = 1
+    ) -> None:
         self.random, self.batches = random, batches
+        self.calm = calm
         self.faults = True
+        self.now_ms = TIME_MS
         self.kafka = SimKafka()
         self.markers: deque[int] = deque()
         self.late: deque[bytes] = deque()
@@ -491,12 +591,13 @@ class HandoverWorld:
 
     async def step(self) -> None:
         """One thing happens."""
-        if self.faults and self.owner().arrivals() and self.random.random() < 0.01:
+        if self.faults and self.owner().arrivals() and self.random.random() < 0.01 / self.calm:
             await self._suspend(self.owner())
             return
-        if self.faults and self.random.random() < 0.02:
+        if self.faults and self.random.random() < 0.02 / self.calm:
             rare = [self._move, self._suspend, self._grant] * 2
             rare += [self._kill, self._cut, self._connect_again, self._snapshot]
+            rare += [self._wait] * self.calm
             await self.random.choice(rare)()
             return
         events: list[Callable[[], None]] = []
@@ -560,6 +661,17 @@ class HandoverWorld:
                 each.connect_again()
         self._granting.clear()
         await self._start(again)
+
+    async def _wait(self) -> None:
+        """So much time passes that batches of former owners have arrived at Kafka."""
+        others = (each for each in self.servers.values() if each is not self.owner())
+        if not self.late and not any(each.arrivals() for each in others):
+            self.note("waited")
+            self.now_ms += LATE_MS
+            for server in self.servers.values():
+                for partition in server.engine.partitions():
+                    if not partition.log.stopped:
+                        server.context.run(partition.settle)
 
     async def _cut(self) -> None:
         found = [(server, *each) for server in self.servers.values() for each in server.arrivals()]
@@ -689,6 +801,11 @@ def _task_of_server(
         server.tasks.add(task)
         task.add_done_callback(server.tasks.discard)
     return task
+
+
+def _fail(answer: asyncio.Future[Any], failure: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(failure)
 
 
 async def _quietly(snapshot: Coroutine[Any, Any, Any]) -> None:

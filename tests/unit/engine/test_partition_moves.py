@@ -35,11 +35,13 @@ NOT_OWNER, FENCED = Status.NOT_OWNER, Status.FENCED
 ME, OTHER = 1, 2
 
 
+async def never(self: SharedCluster) -> None:
+    """A server that reads the map when the test says so."""
+    await asyncio.Event().wait()
+
+
 @pytest.fixture(autouse=True)
 def _moves_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(self: SharedCluster) -> None:
-        await asyncio.Event().wait()
-
     monkeypatch.setattr(SharedCluster, "_run", never)
     # Topics of the simulated directory come as those of Kafka do.
     monkeypatch.setattr(DataDirectory, "made_by_others", True)
@@ -151,7 +153,7 @@ async def test_what_the_snapshot_had_is_kept_while_another_server_owns_it() -> N
     await server.fill(pid, 3, 6)
     await server.gives()
     held = server.engine._table.held
-    assert [each.next_offset for each in held.rows(())] == [3]
+    assert [each.snapshotted.next_offset for each in held.without(())] == [3]
     for _ in range(3):
         await server.snapshot()
     await server.owns()

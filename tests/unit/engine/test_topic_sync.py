@@ -149,7 +149,7 @@ async def test_what_is_held_of_a_topic_goes_with_it(monkeypatch: pytest.MonkeyPa
     assert len(server.engine._table.held) == 2
     await server.engine.follow({"t": replace(topic, topic_id="9" * 32)})
     assert len(server.engine._table.held) == 0
-    assert server.engine._table.unloaded_rows() == []
+    assert server.engine._table.unloaded() == []
 
 
 async def test_a_topic_that_is_not_seen_for_a_while_keeps_what_is_known_of_its_producers() -> None:
@@ -270,10 +270,10 @@ async def test_leases_end_where_a_topic_is_not_seen(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as away:
         not_seen(away)
         server = await server.kill()
-    assert [len(rows.producers) for rows in server.engine._table.unloaded_rows()] == [1, 0]
+    assert [len(each.producers) for each in server.engine._table.unloaded()] == [1, 0]
     server.now_ms += 2 * LEASE_MS + 1
     server.engine.leases.expire()
-    assert [len(rows.producers) for rows in server.engine._table.unloaded_rows()] == [0, 0]
+    assert [len(each.producers) for each in server.engine._table.unloaded()] == [0, 0]
 
 
 async def test_a_snapshot_that_is_under_way_when_a_topic_is_not_seen_any_more(

@@ -1,0 +1,286 @@
+"""Feeds of producers' states: what has changed in partitions since a follower asked last.
+
+A follower takes over a partition from these states and the log after their offset, as from a
+snapshot. So a feed has acknowledged states only, an offset before everything in flight, and only
+partitions that this server has owned from its takeover to a read of the map after that. A feed
+answers one request after another; a request with the number of the former one repeats it, because
+its response was lost.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine.partition import Partition
+from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.topics.topic_table import TopicTable
+from pidlease.engine.unloaded_partitions import UnloadedPartition
+from pidlease.storage.snapshot_rows import PartitionRows
+from pidlease.storage.state_updates import StateUpdate, StateUpdates
+
+#: Producers in one answer.
+ROWS_MAX: Final = 20_000
+#: Feeds at once: one for each follower, and one for each takeover that asks.
+_FEEDS_MAX: Final = 1_000
+#: How long a feed is kept without a request.
+_IDLE_SECONDS: Final = 30.0
+#: Partitions looked at before other tasks run.
+_AT_ONCE: Final = 500
+
+
+class UnknownFeedError(Exception):
+    """This server does not have the feed, or not at that number: begin a new one."""
+
+
+class _Fed:
+    """A partition in a feed."""
+
+    def __init__(self) -> None:
+        self.source: Partition | UnloadedPartition | None = None
+        #: The producers to send.
+        self.pending: set[int] = set()
+        #: Those in the last answer, until the next request shows that it arrived; None: it has no
+        #: update of the partition.
+        self.sent: set[int] | None = None
+        #: Whether the last answer has the first part.
+        self.sent_first = False
+        #: Whether the first part was sent.
+        self.begun = False
+        #: The offset of the last complete answer; of an unloaded partition when it was begun.
+        self.offset = -1
+
+    def begin(self, source: Partition | UnloadedPartition) -> None:
+        """Send all producers of a partition, and then what changes."""
+        self.source, self.begun = source, False
+        self.pending = set(source.producers)
+        self.offset = -1
+        if isinstance(source, UnloadedPartition):
+            self.offset = source.snapshotted.next_offset
+        elif source.table.changed is None:
+            source.table.changed = set()
+
+    def confirm(self) -> None:
+        """Note that the last answer arrived."""
+        self.sent, self.sent_first = None, False
+
+    def repeat(self) -> None:
+        """Note that the last answer was lost."""
+        if self.sent is None:
+            return
+        self.pending |= self.sent
+        self.begun = self.begun and not self.sent_first
+        if isinstance(self.source, Partition):
+            self.offset = -1
+        self.confirm()
+
+
+class _Feed:
+    """What one follower follows."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.asked_at = time.monotonic()
+        self.partitions: dict[TopicPartition, _Fed] = {}
+        #: One request after another: a follower repeats one that may still be answered.
+        self.lock: Final = asyncio.Lock()
+
+
+class StateFeeds:
+    """The feeds of this server.
+
+    Parameters:
+        cluster: which partitions this server owns.
+        table: the partitions.
+    """
+
+    def __init__(self, cluster: SharedCluster, table: TopicTable) -> None:
+        self._cluster: Final = cluster
+        self._table: Final = table
+        self._feeds: Final[dict[str, _Feed]] = {}
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def offsets(self, names: Iterable[TopicPartition]) -> list[int]:
+        """Return up to which offset this server knows the producers of partitions; -1: it does not.
+
+        An offset of its own partitions is not verified: another server may own them by now.
+        """
+        return [_offset(self._source(name)) for name in names]
+
+    async def pull(
+        self,
+        name: str,
+        number: int,
+        add: Iterable[TopicPartition],
+        drop: Iterable[TopicPartition],
+    ) -> StateUpdates:
+        """Answer a request of a follower.
+
+        Parameters:
+            name: of the feed, made by the follower; number 0 begins it.
+            number: of the request: the next one, or the last one again.
+            add: partitions to follow from now on.
+            drop: partitions not to follow any more; this comes first.
+
+        Raises:
+            UnknownFeedError: there is no such feed, or it is at another number.
+            LogError: the map cannot be read now.
+        """
+        feed = self._feeds.get(name)
+        if feed is None:
+            if number or len(self._feeds) >= _FEEDS_MAX:
+                raise UnknownFeedError(f"there is no feed {name}; begin a new one")
+            feed = self._feeds[name] = _Feed()
+        feed.asked_at = time.monotonic()
+        async with feed.lock:
+            self._accept(feed, number)
+            for each in drop:
+                self._leave(feed.partitions.pop(each, None))
+            for each in add:
+                feed.partitions.setdefault(each, _Fed())
+            updates, more = await self._collect(feed)
+            return StateUpdates(await self._verified(feed, updates), more)
+
+    @staticmethod
+    def _accept(feed: _Feed, number: int) -> None:
+        """Note what the number of a request says about the last answer.
+
+        Raises:
+            UnknownFeedError: it does not fit.
+        """
+        if number == feed.number + 1:
+            feed.number = number
+            for each in feed.partitions.values():
+                each.confirm()
+        elif number == feed.number:
+            for each in feed.partitions.values():
+                each.repeat()
+        else:
+            raise UnknownFeedError(f"the feed is at request {feed.number}; begin a new one")
+
+    async def _collect(self, feed: _Feed) -> tuple[list[StateUpdate], bool]:
+        """Return what has changed, up to a bound, and whether there is more."""
+        updates: list[StateUpdate] = []
+        room, more = ROWS_MAX, False
+        for count, (name, fed) in enumerate(list(feed.partitions.items())):
+            if room <= 0:
+                more = True  # perhaps
+                break
+            update = self._update(name, fed, room)
+            if update is not None:
+                updates.append(update)
+                room -= max(len(update.rows.producers), 1)
+                more = more or not update.ends
+                # At the end, so that one that always changes does not keep out the others.
+                feed.partitions[name] = feed.partitions.pop(name)
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return updates, more
+
+    def _update(self, name: TopicPartition, fed: _Fed, room: int) -> StateUpdate | None:
+        source = self._source(name)
+        if source is None:
+            self._leave(fed)
+            return None
+        owned = isinstance(source, Partition)
+        if isinstance(source, Partition):
+            source.settle()  # so that the offset is not far back, also soon after a takeover
+            self._distribute(name, source)
+        if source is not fed.source:
+            self._leave(fed)
+            fed.begin(source)
+        offset = _offset(source) if owned else fed.offset
+        if fed.begun and not fed.pending and (not owned or offset == fed.offset):
+            return None
+        some = fed.pending if len(fed.pending) <= room else set(islice(fed.pending, room))
+        fed.pending = fed.pending - some
+        fed.sent, fed.sent_first, begins = some, not fed.begun, not fed.begun
+        fed.begun = True
+        ends = not fed.pending
+        if ends:
+            fed.offset = offset
+        states = source.producers
+        rows = {pid: states[pid] for pid in some if pid in states}
+        return StateUpdate(_rows(name, source, offset, rows), begins, ends)
+
+    def _distribute(self, name: TopicPartition, partition: Partition) -> None:
+        """Note what has changed in a partition for all its followers."""
+        changed = partition.table.changed
+        if not changed:
+            return
+        partition.table.changed = set()
+        for feed in self._feeds.values():
+            fed = feed.partitions.get(name)
+            if fed is not None and fed.source is partition:
+                fed.pending |= changed
+
+    def _source(self, name: TopicPartition) -> Partition | UnloadedPartition | None:
+        """Return a partition of this server, or its states from a snapshot or another server."""
+        found = self._table.partitions.get(name.topic, [])
+        partition = found[name.partition] if name.partition < len(found) else None
+        if partition is not None and not partition.elsewhere:
+            return None if partition.log.stopped else partition
+        return self._table.held.unloaded(name)
+
+    async def _verified(self, feed: _Feed, updates: list[StateUpdate]) -> list[StateUpdate]:
+        """Return the updates of partitions that this server still owns, or never did."""
+        if not any(isinstance(self._fed(feed, each).source, Partition) for each in updates):
+            return updates
+        slots = await self._cluster.fresh_slots()
+        found = []
+        for each in updates:
+            fed, name = self._fed(feed, each), each.rows.partition
+            source = fed.source
+            if not isinstance(source, Partition) or (
+                not source.elsewhere and self._cluster.still_owns(slots, name, source.epoch)
+            ):
+                found.append(each)
+            else:
+                self._leave(fed)
+        return found
+
+    @staticmethod
+    def _fed(feed: _Feed, update: StateUpdate) -> _Fed:
+        return feed.partitions[update.rows.partition]
+
+    def _leave(self, fed: _Fed | None) -> None:
+        """Send no more of a partition, and note its changes no more if nothing follows it."""
+        if fed is None:
+            return
+        source, fed.source = fed.source, None
+        if isinstance(source, Partition) and not self._is_followed(source):
+            source.table.changed = None
+
+    def _is_followed(self, partition: Partition) -> bool:
+        found = (feed.partitions.get(partition.name) for feed in self._feeds.values())
+        return any(fed is not None and fed.source is partition for fed in found)
+
+    async def expire(self) -> None:
+        """Remove feeds without requests."""
+        now = time.monotonic()
+        for name, feed in list(self._feeds.items()):
+            if now - feed.asked_at > _IDLE_SECONDS and not feed.lock.locked():
+                del self._feeds[name]
+                for fed in feed.partitions.values():
+                    self._leave(fed)
+
+
+def _offset(source: Partition | UnloadedPartition | None) -> int:
+    if source is None:
+        return -1
+    if isinstance(source, Partition):
+        return source.applied_offset
+    return source.snapshotted.next_offset
+
+
+def _rows(
+    name: TopicPartition, source: Partition | UnloadedPartition, offset: int, rows: dict[int, bytes]
+) -> PartitionRows:
+    if isinstance(source, Partition):
+        return PartitionRows(name, source.topic_id, offset, source.hole_ms, rows)
+    known = source.snapshotted
+    return PartitionRows(name, known.topic_id, offset, known.hole_ms, rows)

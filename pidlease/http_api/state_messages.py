@@ -1,0 +1,47 @@
+"""The messages by which an active server follows the producers' states of another one."""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+STATES_PATH: Final = "/v1/servers/states"
+STATE_OFFSETS_PATH: Final = "/v1/servers/states/offsets"
+#: Partitions in a list of a request.
+NAMES_MAX: Final = 2_000
+
+_Name = tuple[Annotated[str, Field(max_length=249)], Annotated[int, Field(ge=0, lt=2**31)]]
+_Names = Annotated[list[_Name], Field(max_length=NAMES_MAX)]
+
+
+class PullRequest(BaseModel):
+    """A request for what has changed. Servers of later versions may add fields.
+
+    Attributes:
+        feed: made by the follower; number 0 begins it.
+        number: of the request.
+        add: partitions to follow from now on.
+        drop: partitions not to follow any more.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    feed: str = Field(pattern="^[0-9a-f]{32}$")
+    number: int = Field(ge=0)
+    add: _Names = []
+    drop: _Names = []
+
+
+class OffsetsRequest(BaseModel):
+    """A question: up to which offset does a server know the producers of partitions?"""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    partitions: _Names
+
+
+class OffsetsAnswer(BaseModel):
+    """The offsets, in the order of the question; -1: the producers are not known."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    offsets: list[int]

@@ -1,0 +1,35 @@
+"""Updates of producers' states, as one server sends them to another.
+
+Without pyarrow: a server imports it with its first snapshot, or when it follows another server.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pidlease.storage.snapshot_rows import PartitionRows
+
+
+class StateUpdate(NamedTuple):
+    """A part of the changes of a partition's producers.
+
+    Attributes:
+        rows: the changed producers; the offset vector's entry holds after the last part.
+        begins: whether this is the first part of all producers: earlier parts do not count.
+        ends: whether this is the last part for now.
+    """
+
+    rows: PartitionRows
+    begins: bool
+    ends: bool
+
+
+class StateUpdates(NamedTuple):
+    """The answer to a follower.
+
+    Attributes:
+        updates: of the partitions that have changed.
+        more: whether there are more changes already.
+    """
+
+    updates: Sequence[StateUpdate]
+    more: bool

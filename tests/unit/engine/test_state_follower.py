@@ -1,0 +1,378 @@
+"""Followers of producers' states: which server follows what, and what it makes of the answers."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import pytest
+
+from pidlease.coordination.members import Member
+from pidlease.core.packed import Packed, fold_packed
+from pidlease.core.pid import Policy, make_pid
+from pidlease.core.rules import rules_of
+from pidlease.core.slots import EMPTY_MAP, SLOTS, reassigned, slot_of, slot_weights
+from pidlease.core.state import Batch
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine import state_follower
+from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.state_follower import (
+    FeedGoneError,
+    FollowedServer,
+    FollowError,
+    StateFollower,
+    StateRequests,
+    followed_partitions,
+)
+from pidlease.log.segments.data_directory import DataDirectory
+from pidlease.storage.snapshot_rows import PartitionRows
+from pidlease.storage.state_updates import StateUpdate, StateUpdates
+from tests.sim.files import SimFiles
+from tests.unit.engine.test_partition_moves import ME, OTHER, SharedServer, never, until
+
+PLACE = TopicPartition("t", 0)
+TOPIC_ID = "1" * 32
+THIRD = 3
+PID, NEXT = make_pid(Policy.KAFKA, 1), make_pid(Policy.KAFKA, 2)
+
+
+@pytest.fixture(autouse=True)
+def _moves_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedCluster, "_run", never)
+    monkeypatch.setattr(DataDirectory, "made_by_others", True)
+
+
+def packed(pid: int, offset: int) -> Packed:
+    rules = rules_of(pid)
+    assert rules is not None
+    return fold_packed(rules, None, Batch(0, offset, offset, 1, 7), offset, 1234)
+
+
+def update(
+    offset: int, *producers: tuple[int, int], begins: bool, ends: bool = True
+) -> StateUpdate:
+    """Of PIDs, each with the offset of its last batch."""
+    states = {pid: packed(pid, at) for pid, at in producers}
+    return StateUpdate(PartitionRows(PLACE, TOPIC_ID, offset, -1, states), begins, ends)
+
+
+Answer = StateUpdates | Exception
+
+
+class Scripted(StateRequests):
+    """Answers as a test says."""
+
+    def __init__(self) -> None:
+        self.pulls: list[tuple[int, str, int, list[TopicPartition], list[TopicPartition]]] = []
+        self.answers: dict[int, list[Answer]] = {}
+        self.known: dict[int, dict[TopicPartition, int] | Exception | None] = {}
+        self.asked: list[int] = []
+
+    async def pull(
+        self,
+        member: Member,
+        feed: str,
+        number: int,
+        add: Sequence[TopicPartition],
+        drop: Sequence[TopicPartition],
+    ) -> StateUpdates:
+        self.pulls.append((member.node_id, feed, number, list(add), list(drop)))
+        answers = self.answers.get(member.node_id, [])
+        found = answers.pop(0) if answers else StateUpdates([], more=False)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def offsets(self, member: Member, names: Sequence[TopicPartition]) -> list[int]:
+        self.asked.append(member.node_id)
+        known = self.known.get(member.node_id, {})
+        if known is None:
+            await asyncio.Event().wait()
+        if isinstance(known, Exception):
+            raise known
+        return [(known or {}).get(each, -1) for each in names]
+
+    def answer(self, *updates: StateUpdate, more: bool = False, node: int = OTHER) -> None:
+        self.answers.setdefault(node, []).append(StateUpdates(updates, more))
+
+
+class Bench:
+    """A server whose partition another one owns, and its follower."""
+
+    def __init__(self, server: SharedServer) -> None:
+        self.server = server
+        self.requests = Scripted()
+        self.follower = StateFollower(
+            server.cluster, server.engine._table, server.engine.pool, self.requests
+        )
+        held = state_follower._Held(server.engine._table)
+        member = server.shared.members[OTHER]
+        self.following = state_follower._Following(self.requests, member, held)
+        self.following.wanted = [PLACE]
+
+    def known(self) -> tuple[int, dict[int, Packed]] | None:
+        found = self.server.engine._table.held.unloaded(PLACE)
+        return None if found is None else (found.snapshotted.next_offset, dict(found.producers))
+
+
+async def bench() -> Bench:
+    server = await SharedServer(SimFiles(1)).start()
+    await server.assign(OTHER)
+    await server.engine._table.held.forget(PLACE)
+    return Bench(server)
+
+
+# ---------------------------------------------------------------------- who follows what
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 12])
+def test_each_partition_is_followed_by_the_server_that_would_get_it(count: int) -> None:
+    topics = {f"topic-{number}": 1 + number % 30 for number in range(40)}
+    weights, nodes = slot_weights(topics), list(range(1, count + 1))
+    slots = reassigned(EMPTY_MAP, nodes, weights)
+    followed = {node: followed_partitions(slots, nodes, node, topics) for node in nodes}
+    everything = {TopicPartition(topic, n) for topic, many in topics.items() for n in range(many)}
+    for owner in nodes:
+        rest = [node for node in nodes if node != owner]
+        after = reassigned(slots, rest, weights)
+        owned = {each for each in everything if slots.owner(each) == owner}
+        got = [set(followed[node].get(owner, [])) for node in rest]
+        assert set().union(*got) == owned
+        assert all(not one & other for one, other in combinations(got, 2))
+        for node, names in zip(rest, got, strict=True):
+            assert all(after.owner(each) == node for each in names)
+
+
+def test_a_draining_server_follows_nothing_and_nothing_of_a_slot_without_owner() -> None:
+    topics = {"t": SLOTS}
+    slots = reassigned(EMPTY_MAP, [1, 2], slot_weights(topics))
+    assert followed_partitions(slots, [2], 1, topics) == {}
+    assert followed_partitions(EMPTY_MAP, [1, 2], 1, topics) == {}
+    # One that has left the members, or is draining, has lost its slots, or will in a moment.
+    assert followed_partitions(slots, [1, 3], 3, topics).keys() <= {1}
+
+
+# ---------------------------------------------------------------------- what comes
+
+
+async def test_states_are_merged_and_the_offset_comes_last() -> None:
+    it = await bench()
+    it.requests.answer(update(10, (PID, 9), begins=True, ends=False), more=True)
+    it.requests.answer(update(12, (NEXT, 11), begins=False))
+    await it.following.pull()
+    assert it.known() == (12, {PID: packed(PID, 9), NEXT: packed(NEXT, 11)})
+    assert [(number, add) for _, _, number, add, _ in it.requests.pulls] == [(0, [PLACE]), (1, [])]
+    it.requests.answer(update(14, (PID, 13), begins=False))
+    await it.following.pull()
+    assert it.known() == (14, {PID: packed(PID, 13), NEXT: packed(NEXT, 11)})
+    assert it.following.has(PLACE)
+    # The leases of the producers are kept here, too.
+    assert {PID, NEXT} <= {pid for pid in (PID, NEXT) if pid in it.server.engine.leases}
+
+
+async def test_a_part_that_is_not_complete_changes_nothing() -> None:
+    it = await bench()
+    it.requests.answer(update(10, (PID, 9), begins=True, ends=False))
+    await it.following.pull()
+    assert it.known() is None
+    assert not it.following.has(PLACE)
+
+
+async def test_an_older_state_does_not_replace_a_newer_one() -> None:
+    it = await bench()
+    held = it.server.engine._table.held
+    states = {PID: packed(PID, 20), NEXT: packed(NEXT, 3)}
+    rows = PartitionRows(PLACE, TOPIC_ID, 21, -1, states)
+    assert await held.merge(rows, None) is not None
+    it.requests.answer(update(10, (PID, 9), (NEXT, 8), begins=True))
+    await it.following.pull()
+    assert it.known() == (21, {PID: packed(PID, 20), NEXT: packed(NEXT, 8)})
+
+
+async def test_what_changes_is_only_added_to_what_it_follows() -> None:
+    """Otherwise the offset would be after states that are missing."""
+    it = await bench()
+    it.requests.answer(update(10, (PID, 9), begins=True))
+    await it.following.pull()
+    # This server has served it meanwhile, and has another snapshot of it.
+    held = it.server.engine._table.held
+    await held.forget(PLACE)
+    other = PartitionRows(PLACE, TOPIC_ID, 5, -1, {PID: packed(PID, 4)})
+    assert await held.merge(other, None) is not None
+    it.requests.answer(update(30, (NEXT, 29), begins=False))
+    await it.following.pull()
+    assert it.known() == (5, {PID: packed(PID, 4)})
+    it.requests.answer(update(30, (PID, 28), (NEXT, 29), begins=True))
+    await it.following.pull()
+    assert it.requests.pulls[-1][3:] == ([PLACE], [PLACE])
+    assert it.known() == (30, {PID: packed(PID, 28), NEXT: packed(NEXT, 29)})
+
+
+async def test_a_change_without_a_beginning_is_not_taken() -> None:
+    it = await bench()
+    it.requests.answer(update(30, (NEXT, 29), begins=False))
+    await it.following.pull()
+    assert it.known() is None
+    await it.following.pull()
+    assert it.requests.pulls[-1][3:] == ([PLACE], [PLACE])
+
+
+async def test_a_lost_answer_is_asked_for_again() -> None:
+    it = await bench()
+    it.requests.answers[OTHER] = [FollowError("no answer")]
+    with pytest.raises(FollowError):
+        await it.following.pull()
+    it.requests.answer(update(10, (PID, 9), begins=True))
+    await it.following.pull()
+    assert [(number, add) for _, _, number, add, _ in it.requests.pulls] == [(0, [PLACE])] * 2
+    assert it.known() == (10, {PID: packed(PID, 9)})
+
+
+@pytest.mark.parametrize("error", [FeedGoneError("gone"), None])
+async def test_a_new_feed_begins_if_one_is_gone_or_an_answer_is_not_noted(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = await bench()
+    await it.following.pull()
+    if error is not None:
+        it.requests.answers[OTHER] = [error]
+        with pytest.raises(FeedGoneError):
+            await it.following.pull()
+    else:
+
+        async def fail(rows: PartitionRows, onto: object) -> object:
+            raise RuntimeError("a bug")
+
+        it.requests.answer(update(10, (PID, 9), begins=True))
+        with monkeypatch.context() as patched:
+            patched.setattr(it.following._sink, "merge", fail)
+            with pytest.raises(RuntimeError):
+                await it.following.pull()
+    await it.following.pull()
+    feeds = [(feed, number, add) for _, feed, number, add, _ in it.requests.pulls]
+    assert feeds[-1][1:] == (0, [PLACE])
+    assert feeds[-1][0] != feeds[0][0]
+
+
+async def test_states_of_another_topic_or_of_an_own_partition_are_not_taken() -> None:
+    it = await bench()
+    found = update(10, (PID, 9), begins=True)
+    it.requests.answer(found._replace(rows=found.rows._replace(topic_id="2" * 32)))
+    await it.following.pull()
+    assert it.known() is None
+    await it.server.owns()
+    it.requests.answer(update(10, (PID, 9), begins=True))
+    await it.following.pull()
+    assert it.known() is None
+
+
+async def test_a_dropped_stand_in_is_not_taken_for_another_producer() -> None:
+    """Its name was dropped while the states were on their way."""
+    it = await bench()
+    names = it.server.engine.names
+    pid = names.take("producer")
+    names.drop(pid)
+    it.requests.answer(update(10, (pid, 9), begins=True))
+    await it.following.pull()
+    assert it.known() is None
+
+
+# ---------------------------------------------------------------------- before a takeover
+
+
+async def members(it: Bench, *nodes: int) -> None:
+    for node in nodes:
+        member = it.server.shared.members[OTHER]
+        it.server.shared.members[node] = member._replace(node_id=node, server=f"host:{node}")
+    await it.server.cluster.refresh()
+
+
+async def test_before_a_takeover_the_server_that_knows_most_is_asked() -> None:
+    it = await bench()
+    await members(it, THIRD)
+    it.requests.known = {OTHER: {PLACE: 5_000}, THIRD: {PLACE: 7_000}}
+    it.requests.answer(update(7_000, (PID, 6_999), begins=True), node=THIRD)
+    await it.follower.fetch([PLACE])
+    assert it.known() == (7_000, {PID: packed(PID, 6_999)})
+    assert [node for node, *_ in it.requests.pulls] == [THIRD]
+    assert it.follower.fetched == 1
+    # Now nobody knows much more.
+    it.requests.known = {OTHER: {PLACE: 7_999}}
+    await it.follower.fetch([PLACE])
+    assert len(it.requests.pulls) == 1
+
+
+@pytest.mark.parametrize("known", [FollowError("away"), None], ids=["refuses", "hangs"])
+async def test_a_server_that_does_not_answer_is_left_out(
+    known: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_follower, "_ASK_SECONDS", 0.05)
+    it = await bench()
+    await members(it, THIRD)
+    it.requests.known = {OTHER: known, THIRD: {PLACE: 7_000}}
+    it.requests.answer(update(7_000, (PID, 6_999), begins=True), node=THIRD)
+    await it.follower.fetch([PLACE])
+    assert set(it.requests.asked) == {OTHER, THIRD}
+    assert it.known() == (7_000, {PID: packed(PID, 6_999)})
+
+
+async def test_a_takeover_goes_on_if_the_states_do_not_come() -> None:
+    it = await bench()
+    for error in (FollowError("away"), RuntimeError("a bug")):
+        it.requests.known = {OTHER: {PLACE: 7_000}}
+        it.requests.answers[OTHER] = [error]
+        await it.follower.fetch([PLACE])
+    assert it.known() is None
+    assert it.follower.fetched == 0
+
+
+async def test_what_was_pulled_just_now_is_not_asked_for() -> None:
+    it = await bench()
+    it.requests.answer(update(10, (PID, 9), begins=True))
+    await it.following.pull()
+    it.follower._followings[OTHER] = it.following
+    await it.follower.fetch([PLACE])
+    assert it.requests.asked == []
+    it.following.fresh_at -= 10
+    await it.follower.fetch([PLACE])
+    assert it.requests.asked == [OTHER]
+
+
+async def test_a_takeover_begins_with_what_was_fetched() -> None:
+    it = await bench()
+    moves = it.server.engine.moves
+    assert moves is not None
+    asked: list[list[TopicPartition]] = []
+
+    async def fetch(names: Sequence[TopicPartition]) -> None:
+        asked.append(list(names))
+
+    moves.fetch = fetch
+    await it.server.owns()
+    assert asked == [[PLACE]]
+
+
+# ---------------------------------------------------------------------- the servers to follow
+
+
+async def test_it_follows_as_the_map_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_follower, "_PULL_SECONDS", 0)
+    it = await bench()
+    requests = it.requests
+    slots = reassigned(EMPTY_MAP, [ME, OTHER], slot_weights({"t": 2}))
+    owned = [number for number in range(2) if slots.owners[slot_of("t", number)] == OTHER]
+    it.server.shared.slots = slots._replace(version=7)
+    await it.server.cluster.refresh()
+
+    def pulled(text: Callable[[list[TopicPartition]], bool]) -> Callable[[], bool]:
+        return lambda: any(text(add) for _, _, _, add, _ in requests.pulls)
+
+    it.follower.start()
+    await until(pulled(lambda add: add == [TopicPartition("t", each) for each in owned]))
+    report = it.follower.report()
+    assert report.keys() == {OTHER}
+    assert isinstance(report[OTHER], FollowedServer)
+    # It leaves: nothing is pulled any more.
+    del it.server.shared.members[OTHER]
+    await it.server.cluster.refresh()
+    await until(lambda: not it.follower.report())
+    await it.follower.stop()
