@@ -131,12 +131,18 @@ class _Part:
         self.states: Final[dict[int, Packed]] = {}
 
 
-class _Following:
+class _OwnerFeed:
     """The feed of one server."""
 
-    def __init__(self, requests: StateRequests, member: Member, sink: StateSink) -> None:
+    def __init__(
+        self,
+        requests: StateRequests,
+        member: Member,
+        sink: StateSink,
+        wanted: Collection[TopicPartition] = (),
+    ) -> None:
         self.member: Final = member
-        self.wanted: Collection[TopicPartition] = ()
+        self.wanted = wanted
         #: When all that the server had was here, by the monotonic clock; 0: never yet.
         self.fresh_at = 0.0
         self._requests: Final = requests
@@ -256,7 +262,7 @@ class StateFollower:
         self._table: Final = table
         self._pool: Final = pool
         self._requests: Final = requests
-        self._followings: Final[dict[int, _Following]] = {}
+        self._by_owner: Final[dict[int, _OwnerFeed]] = {}
         self._tasks: Final[dict[int, asyncio.Task[None]]] = {}
         self._planned: object = None
         self._planning: asyncio.Task[None] | None = None
@@ -281,7 +287,7 @@ class StateFollower:
         while True:
             try:
                 await self._plan()
-            except Exception as error:  # noqa: BLE001 - a bug must not end the following
+            except Exception as error:  # noqa: BLE001 - a bug must not end the feed
                 LINES.write(_log, "error", "the servers to follow are not known", kind_of(error),
                             error, error=repr(error))  # fmt: skip
             await asyncio.sleep(_PULL_SECONDS)
@@ -299,26 +305,26 @@ class StateFollower:
         for node in self._tasks.keys() - wanted.keys():
             self._tasks.pop(node).cancel()
         for node, names in wanted.items():
-            following = self._followings.get(node)
+            feed = self._by_owner.get(node)
             member = view.members[node]
-            if node not in self._tasks or following is None or following.member != member:
+            if node not in self._tasks or feed is None or feed.member != member:
                 if node in self._tasks:
                     self._tasks.pop(node).cancel()
-                following = _Following(self._requests, member, _Held(self._table))
-                self._followings[node] = following
-                self._tasks[node] = asyncio.create_task(self._follow(following))
-            following.wanted = names
+                feed = _OwnerFeed(self._requests, member, _Held(self._table))
+                self._by_owner[node] = feed
+                self._tasks[node] = asyncio.create_task(self._follow(feed))
+            feed.wanted = names
 
-    async def _follow(self, following: _Following) -> None:
-        server = following.member.server
+    async def _follow(self, feed: _OwnerFeed) -> None:
+        server = feed.member.server
         while True:
             began = time.monotonic()
             try:
-                await following.pull()
+                await feed.pull()
             except FollowError as error:
                 LINES.write(_log, "info", "the states of another server's producers do not come",
                             (server, kind_of(error)), server=server, error=str(error))  # fmt: skip
-            except Exception as error:  # noqa: BLE001 - a bug must not end the following
+            except Exception as error:  # noqa: BLE001 - a bug must not end the feed
                 LINES.write(_log, "error", "the states of another server cannot be followed",
                             (server, kind_of(error)), error, server=server,
                             error=repr(error))  # fmt: skip
@@ -373,7 +379,7 @@ class StateFollower:
 
     def _is_fresh(self, name: TopicPartition) -> bool:
         since = time.monotonic() - _FRESH_SECONDS
-        return any(each.fresh_at > since and each.has(name) for each in self._followings.values())
+        return any(each.fresh_at > since and each.has(name) for each in self._by_owner.values())
 
     async def _fetch(
         self, others: Sequence[Member], known: Mapping[TopicPartition, int], sink: StateSink
@@ -391,14 +397,12 @@ class StateFollower:
                     name not in best or offset > best[name][0]
                 ):
                     best[name] = offset, member
-        followings: dict[int, _Following] = {}
+        wanted: dict[Member, list[TopicPartition]] = {}
         for name, (_, member) in best.items():
-            following = followings.setdefault(
-                member.node_id, _Following(self._requests, member, sink)
-            )
-            following.wanted = [*following.wanted, name]
-        await asyncio.gather(*map(self._fetch_from, followings.values()))
-        return sum(each.followed for each in followings.values())
+            wanted.setdefault(member, []).append(name)
+        feeds = [_OwnerFeed(self._requests, member, sink, some) for member, some in wanted.items()]
+        await asyncio.gather(*map(self._fetch_from, feeds))
+        return sum(each.followed for each in feeds)
 
     async def _ask(
         self, others: Sequence[Member], names: Sequence[TopicPartition]
@@ -424,11 +428,11 @@ class StateFollower:
         return found
 
     @staticmethod
-    async def _fetch_from(following: _Following) -> None:
-        server = following.member.server
+    async def _fetch_from(feed: _OwnerFeed) -> None:
+        server = feed.member.server
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
-                await following.pull()
+                await feed.pull()
         except (FollowError, TimeoutError) as error:
             LINES.write(_log, "warning", "states could not be fetched; reading the log instead",
                         (server, kind_of(error)), server=server, error=str(error))  # fmt: skip
@@ -444,7 +448,7 @@ class StateFollower:
         now = time.monotonic()
         return {
             node: FollowedServer(each.followed, now - each.fresh_at if each.fresh_at else -1.0)
-            for node, each in self._followings.items()
+            for node, each in self._by_owner.items()
             if node in self._tasks
         }
 

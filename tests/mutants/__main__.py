@@ -13,6 +13,7 @@ from tests.mutants.coordination_mutants import COORDINATION
 from tests.mutants.copier_mutants import COPIER
 from tests.mutants.damage_mutants import DAMAGE
 from tests.mutants.engine_mutants import ENGINE
+from tests.mutants.follower_mutants import FOLLOWERS
 from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.idempotency_mutants import IDEMPOTENCY
 from tests.mutants.leased_mutants import LEASED
@@ -26,8 +27,8 @@ from tests.mutants.stream_mutants import STREAMS
 from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
-    *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *COORDINATION, *CLIENT,
-    *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
+    *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *COORDINATION,
+    *FOLLOWERS, *CLIENT, *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
 )  # fmt: skip
 
 

@@ -305,12 +305,12 @@ class SimServer:
         await self.engine.follow({"t": Topic("t", "1" * 32, 1, {})})
         other = world.shared.members[next(node for node in NODES if node != self.node)]
         held = state_follower._Held(self.engine._table)
-        self.following = state_follower._Following(self.states, other, held)
+        self.following = state_follower._OwnerFeed(self.states, other, held)
         self.following.wanted = [PLACE]
 
     async def _pull(self) -> None:
         assert self.engine.follower is not None
-        self.engine.follower._followings[0] = self.following
+        self.engine.follower._by_owner[0] = self.following
         try:
             await self.following.pull()
         except FollowError:

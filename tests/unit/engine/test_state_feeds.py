@@ -9,11 +9,15 @@ from pidlease.core.packed import Packed
 from pidlease.core.slots import slot_of
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine import state_feeds
+from pidlease.engine.partition import Partition
 from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.engine.state_feeds import StateFeeds, UnknownFeedError
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
 from pidlease.storage.state_updates import StateUpdates
+from tests.sim.batches import TIME_MS, make_batch
 from tests.sim.files import SimFiles
 from tests.unit.engine.test_partition_moves import SharedServer, never
 
@@ -87,6 +91,30 @@ async def test_all_producers_first_and_then_what_changes() -> None:
     await server.fill(first, 3, 4)
     assert (await follower.pull()).updates == []
     assert partition.table.changed is None
+
+
+async def test_the_offset_is_before_everything_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch before it may be stored and have no response yet: no state has it."""
+    server = await served()
+    await server.fill(server.lease(), 0, 3)
+    monkeypatch.setattr(Partition, "applied_offset", property(lambda self: 1))
+    follower = Follower(server)
+    (update,) = (await follower.pull(PLACES[0])).updates
+    assert update.rows.next_offset == follower.feeds.offsets(PLACES[:1])[0] == 1
+
+
+async def test_what_is_read_from_the_log_is_a_change_too() -> None:
+    """A catch-up finds batches that the former owner has stored."""
+    server = await served()
+    pid = server.lease()
+    await server.fill(pid, 0, 1)
+    follower = Follower(server)
+    await follower.pull(PLACES[0])
+    partition = server.partition()
+    header = read_header(make_batch([b"x"], pid=pid, epoch=0, first=1))
+    logged = LoggedBatch(header._replace(base_offset=partition.next_offset))
+    partition.table.replay([logged], TIME_MS)
+    assert pids(await follower.pull()) == [{pid}]
 
 
 async def test_every_follower_gets_every_change() -> None:

@@ -106,7 +106,7 @@ class Bench:
         )
         held = state_follower._Held(server.engine._table)
         member = server.shared.members[OTHER]
-        self.following = state_follower._Following(self.requests, member, held)
+        self.following = state_follower._OwnerFeed(self.requests, member, held)
         self.following.wanted = [PLACE]
 
     def known(self) -> tuple[int, dict[int, Packed]] | None:
@@ -329,7 +329,7 @@ async def test_what_was_pulled_just_now_is_not_asked_for() -> None:
     it = await bench()
     it.requests.answer(update(10, (PID, 9), begins=True))
     await it.following.pull()
-    it.follower._followings[OTHER] = it.following
+    it.follower._by_owner[OTHER] = it.following
     await it.follower.fetch([PLACE])
     assert it.requests.asked == []
     it.following.fresh_at -= 10

@@ -1,0 +1,136 @@
+"""What must not go unnoticed where servers follow the producers' states of each other."""
+
+from typing import Final
+
+from tests.mutants.mutant import Mutant
+
+_FEEDS: Final = "pidlease/engine/state_feeds.py"
+_FOLLOWER: Final = "pidlease/engine/state_follower.py"
+_UNLOADED: Final = "pidlease/engine/unloaded_partitions.py"
+
+_OF_FEEDS: Final = "tests/unit/engine/test_state_feeds.py"
+_OF_FOLLOWERS: Final = "tests/unit/engine/test_state_follower.py"
+_OF_STREAMS: Final = "tests/unit/storage/test_state_stream.py"
+
+FOLLOWERS: Final = (
+    Mutant(
+        "states of a partition are sent that another server may own",
+        _FEEDS,
+        " and self._cluster.still_owns(slots, name, source.epoch)\n",
+        "\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "the offset for followers is after batches in flight",
+        _FEEDS,
+        "        return source.applied_offset\n",
+        "        return source.next_offset\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "an answer that was lost is not sent again",
+        _FEEDS,
+        "                each.repeat()\n",
+        "                each.confirm()\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "the last part counts before all parts are there",
+        _FEEDS,
+        "        ends = not fed.pending\n",
+        "        ends = True\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "an appended batch is no change for followers",
+        "pidlease/engine/partition.py",
+        "                    table.changed.add(pid)\n",
+        "                    pass\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "a batch that was read from the log is no change for followers",
+        "pidlease/engine/producer_table.py",
+        "                        self.changed.add(pid)\n",
+        "                        pass\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "a change goes to one follower only",
+        _FEEDS,
+        "                fed.pending |= changed\n",
+        "                fed.pending |= changed\n                break\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "the offset of a snapshot's partition moves on without states",
+        _FEEDS,
+        "        offset = _offset(source) if owned else fed.offset\n",
+        "        offset = _offset(source)\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "changes of a partition that no server follows are kept",
+        _FEEDS,
+        "            source.table.changed = None\n",
+        "            pass\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "changes are added to states that they do not follow",
+        _UNLOADED,
+        "        if onto is not None and known is not onto:\n",
+        "        if onto is not None and known is None:\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "an older state replaces a newer one",
+        _UNLOADED,
+        "offset_of(rules, before) < offset_of(rules, state)\n",
+        "offset_of(rules, before) < 1 << 62\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "the stand-in PID of a dropped producer id is taken",
+        _UNLOADED,
+        "            if not all(map(self._leases.has_name, rows.producers)):\n",
+        "            if False:\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "after an answer that was not noted the feed goes on",
+        _FOLLOWER,
+        " what changes from now on is not enough.\n            self._begin()\n",
+        "\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "a change without a beginning is taken for all producers",
+        _FOLLOWER,
+        "            self._parts[name] = _Part(is_all=False)\n",
+        "            self._parts[name] = _Part(is_all=True)\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "states of a partition that this server serves are taken",
+        _FOLLOWER,
+        "        if partition is None or not partition.elsewhere or"
+        " partition.topic_id != rows.topic_id:\n",
+        "        if partition is None or partition.topic_id != rows.topic_id:\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "damaged states are taken",
+        "pidlease/storage/state_stream.py",
+        "    if crc32c(content[_CRC_BYTES:]) != int.from_bytes(content[:_CRC_BYTES]):\n",
+        "    if False:\n",
+        (_OF_STREAMS,),
+    ),
+    Mutant(
+        "a takeover asks no other server",
+        "pidlease/engine/topics/partition_moves.py",
+        "                if self.fetch is not None:\n",
+        "                if False:\n",
+        (_OF_FOLLOWERS,),
+    ),
+)
