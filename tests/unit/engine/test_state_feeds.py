@@ -227,22 +227,29 @@ async def test_a_partition_that_comes_back_is_sent_anew() -> None:
     assert (update.begins, set(update.rows.producers)) == (True, {pid})
 
 
-async def test_what_a_snapshot_has_of_another_servers_partition_is_sent_once() -> None:
+async def test_what_a_snapshot_has_of_another_servers_partition_is_sent_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state_feeds, "ROWS_MAX", 1)
     server = await served()
-    pid = server.lease()
-    await server.fill(pid, 0, 2)
+    pid, other = server.lease(), server.lease()
+    await server.fill(pid, 0, 1)
+    await server.fill(other, 0, 1)
     await server.snapshot()
-    await server.fill(pid, 2, 4)
+    await server.fill(pid, 1, 4)
     await server.gives()
     follower = Follower(server)
     assert follower.feeds.offsets([*PLACES, TopicPartition("none", 0)]) == [2, 0, -1]
     (update,) = (await follower.pull(PLACES[0])).updates
-    assert (update.rows.next_offset, set(update.rows.producers)) == (2, {pid})
-    # What it is told of the partition later is not: the follower asks the owner.
+    assert not update.ends
+    # What it learns of the partition later is not sent: the follower asks the owner.
     held = server.engine._table.held
     known = held.unloaded(PLACES[0])
     assert known is not None
     assert await held.merge(update.rows._replace(next_offset=9), known) is known
+    (last,) = (await follower.pull()).updates
+    assert (last.rows.next_offset, last.ends) == (2, True)
+    assert {*update.rows.producers, *last.rows.producers} == {pid, other}
     assert (await follower.pull()).updates == []
 
 
