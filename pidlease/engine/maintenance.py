@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +13,14 @@ import structlog
 
 from pidlease.core.backoff import Backoff
 from pidlease.engine.leases.leases import Leases
+from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import Manifest, PartitionRows, SnapshotStore
+from pidlease.storage.snapshots import Manifest, PartitionRows, SnapshotStore, TopicPartition
 
 #: How often ended leases are removed.
 _EXPIRY_SECONDS: Final = 1.0
@@ -75,6 +76,7 @@ class Maintenance:
         self._partitions = table.all_partitions
         self._to_snapshot = table.partitions_to_snapshot
         self._unloaded = table.unloaded
+        self._held = table.held
         self._check_owned = table.check_owned
         self._leases = leases
         self._snapshots = snapshots
@@ -92,10 +94,10 @@ class Maintenance:
         #: kept one needs.
         self._alike = 0
         self.newest: Manifest | None = None
-        #: Returns the rows of partitions that this server has owned since it took them over; None:
+        #: Returns the names of partitions that this server has owned since it took them over; None:
         #: no other server is active.
         self.verified: (
-            Callable[[Sequence[PartitionRows]], Coroutine[Any, Any, list[PartitionRows]]] | None
+            Callable[[Collection[Partition]], Coroutine[Any, Any, set[TopicPartition]]] | None
         ) = None
         self.snapshot_seconds = 0.0
         #: The longest lag of the event loop during the last snapshot.
@@ -144,13 +146,13 @@ class Maintenance:
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
-            rows = []
-            for unloaded in self._unloaded():
-                rows.append(unloaded.rows())
-                await asyncio.sleep(0)  # let other tasks run
-            known = len(rows)
+            rows: dict[TopicPartition, PartitionRows] = {}
+            await self._add_unloaded(rows)
+            loaded: dict[Partition, PartitionRows] = {}
             for partition in self._to_snapshot():
-                rows.append(partition.rows())
+                if partition.elsewhere:
+                    continue  # since the list was made
+                loaded[partition] = partition.rows()
                 # The offset vector must not be ahead of the disk: after a power cut the snapshot
                 # would be useless. If one log cannot be flushed, no snapshot is taken: without that
                 # partition, its producers would be forgotten when its old segments are removed.
@@ -160,11 +162,16 @@ class Maintenance:
             # If another server has served the logs meanwhile, this snapshot lacks what that server
             # appended, but its offset vector may be after it: no replay would read it.
             await self._check_owned()
-            if self.verified is not None:
-                rows = [*rows[:known], *await self.verified(rows[known:])]
-                rows = list({each.partition: each for each in rows}.values())
+            owned = await self.verified(loaded) if self.verified is not None else None
+            for each in loaded.values():
+                if owned is None or each.partition in owned:
+                    rows[each.partition] = each
+            del loaded
+            await self._add_unloaded(rows)  # also what was handed over meanwhile
             now_ms = self._clock_ms()
-            work = partial(self._snapshots.write, now_ms, _one_by_one(rows), leases)
+            content = list(rows.values())
+            rows.clear()
+            work = partial(self._snapshots.write, now_ms, _one_by_one(content), leases)
             manifest = await self._pool.run(work)
             self.newest = manifest
             # Only now: after a failure the next attempt must still see the changes.
@@ -177,6 +184,15 @@ class Maintenance:
             _log.info("snapshot", number=manifest.number, rows=manifest.rows,
                       seconds=round(self.snapshot_seconds, 3))  # fmt: skip
             return manifest
+
+    async def _add_unloaded(self, rows: dict[TopicPartition, PartitionRows]) -> None:
+        """Add the rows of unloaded partitions, except of those that are there."""
+        for unloaded in self._unloaded():
+            name = unloaded.snapshotted.partition
+            found = self._held.rows_of(unloaded) if name not in rows else None
+            if found is not None:
+                rows[name] = found
+            await asyncio.sleep(0)  # let other tasks run
 
     async def worth_a_snapshot(self) -> bool:
         """Whether a snapshot would keep anything: neither a log nor a snapshot has anything yet.

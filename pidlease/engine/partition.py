@@ -590,6 +590,11 @@ class Partition:
         return self._appends.settle()
 
     @property
+    def is_far_back(self) -> bool:
+        """Whether the applied offset is far back, and a catch-up would move it on."""
+        return self._appends.is_far_back
+
+    @property
     def applied_offset(self) -> int:
         """The offset before which everything is applied for certain."""
         return self._appends.applied

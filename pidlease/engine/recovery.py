@@ -172,8 +172,13 @@ class Recovery:
                  for each in partitions}  # fmt: skip
         if self.others is not None:
             ids = {each.name: each.topic_id for each in partitions}
+            starts = {each.name: each.log.kept_offset for each in partitions}
             offsets = {
-                name: -1 if rows is None or rows.topic_id != ids[name] else rows.next_offset
+                name: rows.next_offset
+                if rows is not None
+                and rows.topic_id == ids[name]
+                and rows.next_offset >= starts[name]
+                else -1
                 for name, rows in known.items()
             }
             found = await self.others(offsets)
@@ -249,7 +254,8 @@ def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_m
         missing = start > 0 or rows is not None
         known.restore({}, start, now_ms if missing else known.hole_ms)
         return
-    hole_ms = now_ms if rows.next_offset < start else rows.hole_ms
+    # Of another server's rows, the former topic may be unknown there.
+    hole_ms = now_ms if rows.next_offset < start else max(rows.hole_ms, known.hole_ms)
     # Copy the states: if the log cannot be read to its end now, the next attempt needs them.
     known.restore(dict(rows.producers), max(rows.next_offset, start), hole_ms)
 

@@ -2,9 +2,11 @@
 
 A follower takes over a partition from these states and the log after their offset, as from a
 snapshot. So a feed has acknowledged states only, an offset before everything in flight, and only
-partitions that this server has owned from its takeover to a read of the map after that. A feed
-answers one request after another; a request with the number of the former one repeats it, because
-its response was lost.
+partitions that this server has owned from its takeover to a read of the map after that.
+
+A request names the last one with an answer that was noted. If that is not the last one here, an
+answer was lost, and comes again with what has changed since. A request with an old number was late
+on the network, and changes nothing: its follower has given it up.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.storage.snapshot_rows import PartitionRows
-from pidlease.storage.state_updates import StateUpdate, StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdate, StateUpdates
 
 #: Producers in one answer.
 ROWS_MAX: Final = 20_000
@@ -27,12 +29,16 @@ ROWS_MAX: Final = 20_000
 _FEEDS_MAX: Final = 1_000
 #: How long a feed is kept without a request.
 _IDLE_SECONDS: Final = 30.0
+#: Partitions of a feed.
+_PARTITIONS_MAX: Final = 100_000
+#: Catch-ups that one request may start.
+_READS_AT_ONCE: Final = 50
 #: Partitions looked at before other tasks run.
 _AT_ONCE: Final = 500
 
 
 class UnknownFeedError(Exception):
-    """This server does not have the feed, or not at that number: begin a new one."""
+    """This server does not have the feed, or the request is late: begin a new feed."""
 
 
 class _Fed:
@@ -40,8 +46,9 @@ class _Fed:
 
     def __init__(self) -> None:
         self.source: Partition | UnloadedPartition | None = None
-        #: The producers to send.
-        self.pending: set[int] = set()
+        #: The producers to send: at first all of them, and those that have changed.
+        self.first: list[int] = []
+        self.changed: set[int] = set()
         #: Those in the last answer, until the next request shows that it arrived; None: it has no
         #: update of the partition.
         self.sent: set[int] | None = None
@@ -52,15 +59,35 @@ class _Fed:
         #: The offset of the last complete answer; of an unloaded partition when it was begun.
         self.offset = -1
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are producers to send."""
+        return bool(self.first or self.changed)
+
     def begin(self, source: Partition | UnloadedPartition) -> None:
         """Send all producers of a partition, and then what changes."""
         self.source, self.begun = source, False
-        self.pending = set(source.producers)
+        self.first, self.changed = list(source.producers), set()
         self.offset = -1
         if isinstance(source, UnloadedPartition):
             self.offset = source.snapshotted.next_offset
         elif source.table.changed is None:
             source.table.changed = set()
+
+    def take(self, room: int) -> set[int]:
+        """Take producers to send; they count as sent."""
+        some = set(self.first[-room:])
+        del self.first[-room:]
+        if not self.first:
+            more = self.changed
+            if len(more) + len(some) > room:
+                more = set(islice(more, room - len(some)))
+                self.changed -= more
+            else:
+                self.changed = set()
+            some |= more
+        self.sent, self.sent_first, self.begun = some, not self.begun, True
+        return some
 
     def confirm(self) -> None:
         """Note that the last answer arrived."""
@@ -70,7 +97,7 @@ class _Fed:
         """Note that the last answer was lost."""
         if self.sent is None:
             return
-        self.pending |= self.sent
+        self.changed |= self.sent
         self.begun = self.begun and not self.sent_first
         if isinstance(self.source, Partition):
             self.offset = -1
@@ -111,66 +138,60 @@ class StateFeeds:
         """
         return [_offset(self._source(name)) for name in names]
 
-    async def pull(
-        self,
-        name: str,
-        number: int,
-        add: Iterable[TopicPartition],
-        drop: Iterable[TopicPartition],
-    ) -> StateUpdates:
+    async def pull(self, request: FeedRequest) -> StateUpdates:
         """Answer a request of a follower.
 
-        Parameters:
-            name: of the feed, made by the follower; number 0 begins it.
-            number: of the request: the next one, or the last one again.
-            add: partitions to follow from now on.
-            drop: partitions not to follow any more; this comes first.
-
         Raises:
-            UnknownFeedError: there is no such feed, or it is at another number.
+            UnknownFeedError: there is no such feed, or the request is late.
             LogError: the map cannot be read now.
         """
-        feed = self._feeds.get(name)
+        feed = self._feeds.get(request.feed)
+        if request.ends:
+            self._end(request.feed)
+            return StateUpdates([], more=False)
         if feed is None:
-            if number or len(self._feeds) >= _FEEDS_MAX:
-                raise UnknownFeedError(f"there is no feed {name}; begin a new one")
-            feed = self._feeds[name] = _Feed()
+            if request.noted >= 0 or len(self._feeds) >= _FEEDS_MAX:
+                raise UnknownFeedError(f"there is no feed {request.feed}; begin a new one")
+            feed = self._feeds[request.feed] = _Feed()
         feed.asked_at = time.monotonic()
         async with feed.lock:
-            self._accept(feed, number)
-            for each in drop:
-                self._leave(feed.partitions.pop(each, None))
-            for each in add:
-                feed.partitions.setdefault(each, _Fed())
+            await self._accept(feed, request)
             updates, more = await self._collect(feed)
             return StateUpdates(await self._verified(feed, updates), more)
 
-    @staticmethod
-    def _accept(feed: _Feed, number: int) -> None:
-        """Note what the number of a request says about the last answer.
+    async def _accept(self, feed: _Feed, request: FeedRequest) -> None:
+        """Note what a request says about the last answer, and which partitions it is about.
 
         Raises:
-            UnknownFeedError: it does not fit.
+            UnknownFeedError: it is late, or there would be too many partitions.
         """
-        if number == feed.number + 1:
-            feed.number = number
-            for each in feed.partitions.values():
-                each.confirm()
-        elif number == feed.number:
-            for each in feed.partitions.values():
-                each.repeat()
-        else:
-            raise UnknownFeedError(f"the feed is at request {feed.number}; begin a new one")
+        if request.number <= feed.number:
+            raise UnknownFeedError(f"the feed is at request {feed.number} already")
+        if len(feed.partitions) + len(request.add) > _PARTITIONS_MAX:
+            raise UnknownFeedError(f"a feed has {_PARTITIONS_MAX} partitions at most")
+        arrived = request.noted == feed.number
+        feed.number = request.number
+        for count, each in enumerate(feed.partitions.values()):
+            each.confirm() if arrived else each.repeat()
+            if count % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        for name in request.drop:
+            self._leave(feed.partitions.pop(name, None))
+        for name in request.add:
+            feed.partitions.setdefault(name, _Fed())
 
     async def _collect(self, feed: _Feed) -> tuple[list[StateUpdate], bool]:
         """Return what has changed, up to a bound, and whether there is more."""
         updates: list[StateUpdate] = []
-        room, more = ROWS_MAX, False
+        room, more, reads = ROWS_MAX, False, _READS_AT_ONCE
         for count, (name, fed) in enumerate(list(feed.partitions.items())):
             if room <= 0:
                 more = True  # perhaps
                 break
-            update = self._update(name, fed, room)
+            source = self._source(name)
+            if reads and isinstance(source, Partition) and source.is_far_back:
+                reads -= source.settle()  # so that the offset moves on soon after a takeover, too
+            update = self._update(name, fed, source, room)
             if update is not None:
                 updates.append(update)
                 room -= max(len(update.rows.producers), 1)
@@ -181,26 +202,28 @@ class StateFeeds:
                 await asyncio.sleep(0)
         return updates, more
 
-    def _update(self, name: TopicPartition, fed: _Fed, room: int) -> StateUpdate | None:
-        source = self._source(name)
+    def _update(
+        self,
+        name: TopicPartition,
+        fed: _Fed,
+        source: Partition | UnloadedPartition | None,
+        room: int,
+    ) -> StateUpdate | None:
         if source is None:
             self._leave(fed)
             return None
         owned = isinstance(source, Partition)
         if isinstance(source, Partition):
-            source.settle()  # so that the offset is not far back, also soon after a takeover
             self._distribute(name, source)
         if source is not fed.source:
             self._leave(fed)
             fed.begin(source)
         offset = _offset(source) if owned else fed.offset
-        if fed.begun and not fed.pending and (not owned or offset == fed.offset):
+        if fed.begun and not fed.waits and (not owned or offset == fed.offset):
             return None
-        some = fed.pending if len(fed.pending) <= room else set(islice(fed.pending, room))
-        fed.pending = fed.pending - some
-        fed.sent, fed.sent_first, begins = some, not fed.begun, not fed.begun
-        fed.begun = True
-        ends = not fed.pending
+        begins = not fed.begun
+        some = fed.take(room)
+        ends = not fed.waits
         if ends:
             fed.offset = offset
         states = source.producers
@@ -216,7 +239,7 @@ class StateFeeds:
         for feed in self._feeds.values():
             fed = feed.partitions.get(name)
             if fed is not None and fed.source is partition:
-                fed.pending |= changed
+                fed.changed |= changed
 
     def _source(self, name: TopicPartition) -> Partition | UnloadedPartition | None:
         """Return a partition of this server, or its states from a snapshot or another server."""
@@ -224,7 +247,8 @@ class StateFeeds:
         partition = found[name.partition] if name.partition < len(found) else None
         if partition is not None and not partition.elsewhere:
             return None if partition.log.stopped else partition
-        return self._table.held.unloaded(name)
+        unloaded = self._table.held.unloaded(name)
+        return None if unloaded is None or unloaded.snapshotted.next_offset < 0 else unloaded
 
     async def _verified(self, feed: _Feed, updates: list[StateUpdate]) -> list[StateUpdate]:
         """Return the updates of partitions that this server still owns, or never did."""
@@ -264,9 +288,14 @@ class StateFeeds:
         now = time.monotonic()
         for name, feed in list(self._feeds.items()):
             if now - feed.asked_at > _IDLE_SECONDS and not feed.lock.locked():
-                del self._feeds[name]
-                for fed in feed.partitions.values():
-                    self._leave(fed)
+                self._end(name)
+                await asyncio.sleep(0)
+
+    def _end(self, name: str) -> None:
+        feed = self._feeds.pop(name, None)
+        if feed is not None:
+            for fed in feed.partitions.values():
+                self._leave(fed)
 
 
 def _offset(source: Partition | UnloadedPartition | None) -> int:

@@ -25,7 +25,7 @@ from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_rows import PartitionRows
-from pidlease.storage.state_updates import StateUpdate, StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdate, StateUpdates
 
 #: Between two pulls.
 _PULL_SECONDS: Final = 1.0
@@ -33,10 +33,12 @@ _PULL_SECONDS: Final = 1.0
 NAMES_MAX: Final = 2_000
 #: How long the other servers may take to say what they know of partitions to take over.
 _ASK_SECONDS: Final = 1.0
-#: How long a transfer of states before a takeover may take: then the log is read instead.
-_FETCH_SECONDS: Final = 30.0
+#: How long all of this may take before takeovers: then the log is read instead.
+_FETCH_SECONDS: Final = 10.0
+#: A server that did not answer in time is not asked for so long.
+_LEFT_OUT_SECONDS: Final = 30.0
 #: States are fetched before a takeover if the log up to them is longer than this.
-_WORTH_OFFSETS: Final = 1_000
+_WORTH_OFFSETS: Final = 10_000
 #: States pulled so recently are not asked for again.
 _FRESH_SECONDS: Final = 3.0
 
@@ -54,14 +56,7 @@ class FeedGoneError(FollowError):
 class StateRequests(Protocol):
     """Asks other servers for the states of their producers."""
 
-    async def pull(
-        self,
-        member: Member,
-        feed: str,
-        number: int,
-        add: Sequence[TopicPartition],
-        drop: Sequence[TopicPartition],
-    ) -> StateUpdates:
+    async def pull(self, member: Member, request: FeedRequest) -> StateUpdates:
         """Return what has changed since the last request of a feed (`StateFeeds.pull`).
 
         Raises:
@@ -142,6 +137,7 @@ class _OwnerFeed:
         wanted: Collection[TopicPartition] = (),
     ) -> None:
         self.member: Final = member
+        self.began_at: Final = time.monotonic()
         self.wanted = wanted
         #: When all that the server had was here, by the monotonic clock; 0: never yet.
         self.fresh_at = 0.0
@@ -151,7 +147,9 @@ class _OwnerFeed:
 
     def _begin(self) -> None:
         self._feed = secrets.token_hex(16)
-        self._number = 0
+        self._number = self._noted = -1
+        #: The partitions to add and to drop that the last request named, until an answer is noted.
+        self._asked: tuple[list[TopicPartition], list[TopicPartition]] | None = None
         self._added: set[TopicPartition] = set()
         #: Partitions to begin again: what is known of them here is something else.
         self._again: set[TopicPartition] = set()
@@ -181,18 +179,19 @@ class _OwnerFeed:
 
     async def _pull_some(self) -> bool:
         """Send a request; return whether there is more to get."""
-        wanted = set(self.wanted)
-        drop = [*(self._added - wanted), *self._again][:NAMES_MAX]
-        kept = self._added - set(drop)
-        add = list(wanted - kept)[:NAMES_MAX]
+        if self._asked is None:
+            self._asked = self._changes()
+        add, drop = self._asked  # the same if an answer was lost: it may have counted
+        self._number += 1
+        request = FeedRequest(self._feed, self._number, self._noted, add, drop)
         try:
-            found = await self._requests.pull(self.member, self._feed, self._number, add, drop)
+            found = await self._requests.pull(self.member, request)
         except FeedGoneError:
             self._begin()
             raise
-        self._number += 1
+        self._noted, self._asked = self._number, None
         try:
-            self._added = kept.union(add)
+            self._added = (self._added - set(drop)).union(add)
             for name in drop:
                 self._again.discard(name)
                 self._forget(name)
@@ -202,7 +201,24 @@ class _OwnerFeed:
             # The server will not send it again, and what changes from now on is not enough.
             self._begin()
             raise
-        return found.more or self._added != wanted
+        return found.more or self._added != set(self.wanted)
+
+    def _changes(self) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Return the partitions to add, and those to drop first."""
+        wanted = set(self.wanted)
+        self._again |= {name for name in self._built if not self.has(name)}
+        drop = [*(self._added - wanted), *(self._again & self._added & wanted)][:NAMES_MAX]
+        kept = self._added - set(drop)
+        return list(wanted - kept)[:NAMES_MAX], drop
+
+    async def end(self) -> None:
+        """Let the server forget the feed.
+
+        Raises:
+            FollowError: it does not answer; it forgets the feed after a while.
+        """
+        request = FeedRequest(self._feed, self._number + 1, self._noted, ends=True)
+        await self._requests.pull(self.member, request)
 
     def _forget(self, name: TopicPartition) -> None:
         self._parts.pop(name, None)
@@ -238,7 +254,7 @@ class FollowedServer(NamedTuple):
 
     Attributes:
         partitions: how many of its partitions this server follows.
-        lag_seconds: how old this server's states of them may be; -1: they are not complete yet.
+        lag_seconds: how old this server's states of them may be.
     """
 
     partitions: int
@@ -264,6 +280,8 @@ class StateFollower:
         self._requests: Final = requests
         self._by_owner: Final[dict[int, _OwnerFeed]] = {}
         self._tasks: Final[dict[int, asyncio.Task[None]]] = {}
+        #: Until when servers that did not answer are not asked, by node id.
+        self._left_out: Final[dict[int, float]] = {}
         self._planned: object = None
         self._planning: asyncio.Task[None] | None = None
         #: Partitions with states that were fetched, before a takeover or at the start.
@@ -299,15 +317,19 @@ class StateFollower:
         if planned == self._planned:
             return
         eligible = [node for node, each in view.members.items() if not each.draining]
-        work = partial(followed_partitions, view.slots, eligible, self._cluster.node_id, topics)
+        own = self._cluster.node_id
+        work = partial(followed_partitions, view.slots, view.members, eligible, own, topics)
         wanted = await self._pool.run(work)
         self._planned = planned
         for node in self._tasks.keys() - wanted.keys():
             self._tasks.pop(node).cancel()
+        for node in self._by_owner.keys() - self._tasks.keys():
+            if not self._is_recent(self._by_owner[node]):
+                del self._by_owner[node]
         for node, names in wanted.items():
             feed = self._by_owner.get(node)
             member = view.members[node]
-            if node not in self._tasks or feed is None or feed.member != member:
+            if node not in self._tasks or feed is None or feed.member.http_url != member.http_url:
                 if node in self._tasks:
                     self._tasks.pop(node).cancel()
                 feed = _OwnerFeed(self._requests, member, _Held(self._table))
@@ -333,7 +355,7 @@ class StateFollower:
     # ------------------------------------------------------------------ takeovers
 
     async def fetch(self, names: Sequence[TopicPartition]) -> None:
-        """Before a takeover, get what other servers know of partitions, if it is much more.
+        """Before takeovers, get what other servers know of partitions, if it is much more.
 
         Errors are logged: the log has everything.
         """
@@ -358,11 +380,7 @@ class StateFollower:
             _log.warning("the other servers are not known; reading the log instead",
                          error=str(error))  # fmt: skip
             return {}
-        names = list(known)
-        for start in range(0, len(names), NAMES_MAX):
-            some = {name: known[name] for name in names[start : start + NAMES_MAX]}
-            await self._fetch(others, some, collected)
-        self.fetched += len(collected.rows)
+        self.fetched += await self._fetch(others, known, collected)
         if collected.rows:
             _log.info("states of other servers fetched", partitions=len(collected.rows))
         return collected.rows
@@ -374,35 +392,67 @@ class StateFollower:
         return [each for node, each in members if node != cluster.node_id and node not in silent]
 
     def _known(self, name: TopicPartition) -> int:
+        """Return up to which offset a partition's producers are known; -1: not, or with a gap."""
         unloaded = self._table.held.unloaded(name)
-        return -1 if unloaded is None else unloaded.snapshotted.next_offset
+        found = self._table.partitions.get(name.topic, [])
+        start = found[name.partition].log.kept_offset if name.partition < len(found) else 0
+        offset = -1 if unloaded is None else unloaded.snapshotted.next_offset
+        return offset if offset >= start else -1
 
     def _is_fresh(self, name: TopicPartition) -> bool:
-        since = time.monotonic() - _FRESH_SECONDS
-        return any(each.fresh_at > since and each.has(name) for each in self._by_owner.values())
+        return any(self._is_recent(each) and each.has(name) for each in self._by_owner.values())
+
+    @staticmethod
+    def _is_recent(feed: _OwnerFeed) -> bool:
+        return feed.fresh_at > time.monotonic() - _FRESH_SECONDS
 
     async def _fetch(
         self, others: Sequence[Member], known: Mapping[TopicPartition, int], sink: StateSink
     ) -> int:
-        """Get the states of partitions from the servers that know most of each.
+        """Get the states of partitions from the servers that know most of each, within a time.
 
         Returns:
             Of how many partitions they have come.
         """
+        now = time.monotonic()
+        asked = [each for each in others if self._left_out.get(each.node_id, 0) <= now]
         names = list(known)
+        wanted: dict[Member, list[TopicPartition]] = {}
+        feeds: list[_OwnerFeed] = []
+        try:
+            async with asyncio.timeout(_FETCH_SECONDS):
+                for start in range(0, len(names), NAMES_MAX):
+                    some = names[start : start + NAMES_MAX]
+                    for member, found in (await self._most(asked, some, known)).items():
+                        wanted.setdefault(member, []).extend(found)
+                feeds += [
+                    _OwnerFeed(self._requests, member, sink, found)
+                    for member, found in wanted.items()
+                ]
+                await asyncio.gather(*map(self._fetch_from, feeds))
+        except TimeoutError:
+            for feed in feeds:
+                if not feed.fresh_at:
+                    self._leave_out(feed.member, TimeoutError("it takes too long"))
+        return sum(each.followed for each in feeds)
+
+    async def _most(
+        self,
+        others: Sequence[Member],
+        names: Sequence[TopicPartition],
+        known: Mapping[TopicPartition, int],
+    ) -> dict[Member, list[TopicPartition]]:
+        """Return which servers know most of partitions, and much more than this one."""
         best: dict[TopicPartition, tuple[int, Member]] = {}
         for member, offsets in await self._ask(others, names):
             for name, offset in zip(names, offsets, strict=True):
-                if offset >= known[name] + _WORTH_OFFSETS and (
-                    name not in best or offset > best[name][0]
-                ):
+                least = known[name] + _WORTH_OFFSETS if known[name] >= 0 else 0
+                if offset >= least and (name not in best or offset > best[name][0]):
                     best[name] = offset, member
-        wanted: dict[Member, list[TopicPartition]] = {}
+        found: dict[Member, list[TopicPartition]] = {}
         for name, (_, member) in best.items():
-            wanted.setdefault(member, []).append(name)
-        feeds = [_OwnerFeed(self._requests, member, sink, some) for member, some in wanted.items()]
-        await asyncio.gather(*map(self._fetch_from, feeds))
-        return sum(each.followed for each in feeds)
+            found.setdefault(member, []).append(name)
+        return found
 
     async def _ask(
         self, others: Sequence[Member], names: Sequence[TopicPartition]
@@ -413,33 +463,38 @@ class StateFollower:
         asked = {
             asyncio.create_task(self._requests.offsets(member, names)): member for member in others
         }
-        done, late = await asyncio.wait(asked, timeout=_ASK_SECONDS)
-        for task in late:
-            task.cancel()
+        try:
+            await asyncio.wait(asked, timeout=_ASK_SECONDS)
+        finally:
+            late = [each for each in asked if not each.done()]
+            for task in late:
+                task.cancel()
         found = []
-        for task in done:
-            error = task.exception()
+        for task, member in asked.items():
+            error = TimeoutError("no answer") if task in late else task.exception()
             if error is None:
-                found.append((asked[task], task.result()))
+                found.append((member, task.result()))
             else:
-                server = asked[task].server
-                LINES.write(_log, "info", "another server does not say what it knows of partitions",
-                            (server, kind_of(error)), server=server, error=str(error))  # fmt: skip
+                self._leave_out(member, error)
         return found
 
-    @staticmethod
-    async def _fetch_from(feed: _OwnerFeed) -> None:
-        server = feed.member.server
+    async def _fetch_from(self, feed: _OwnerFeed) -> None:
         try:
-            async with asyncio.timeout(_FETCH_SECONDS):
-                await feed.pull()
-        except (FollowError, TimeoutError) as error:
-            LINES.write(_log, "warning", "states could not be fetched; reading the log instead",
-                        (server, kind_of(error)), server=server, error=str(error))  # fmt: skip
+            await feed.pull()
+            await feed.end()
+        except FollowError as error:
+            self._leave_out(feed.member, error)
         except Exception as error:  # noqa: BLE001 - a bug must not keep a partition without owner
             LINES.write(_log, "error", "states could not be fetched; reading the log instead",
-                        (server, kind_of(error)), error, server=server,
+                        (feed.member.server, kind_of(error)), error, server=feed.member.server,
                         error=repr(error))  # fmt: skip
+
+    def _leave_out(self, member: Member, error: BaseException) -> None:
+        """Do not ask a server for a while: takeovers would wait for it again and again."""
+        self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS
+        LINES.write(_log, "warning", "another server sends no states; reading the log instead",
+                    (member.server, type(error)), server=member.server,
+                    error=str(error) or repr(error))  # fmt: skip
 
     # ------------------------------------------------------------------ reports
 
@@ -447,21 +502,26 @@ class StateFollower:
         """Return what this server follows, by the node ids of the owners."""
         now = time.monotonic()
         return {
-            node: FollowedServer(each.followed, now - each.fresh_at if each.fresh_at else -1.0)
+            node: FollowedServer(each.followed, now - (each.fresh_at or each.began_at))
             for node, each in self._by_owner.items()
             if node in self._tasks
         }
 
 
 def followed_partitions(
-    slots: SlotMap, eligible: Sequence[int], own: int, topics: Mapping[str, int]
+    slots: SlotMap,
+    members: Collection[int],
+    eligible: Sequence[int],
+    own: int,
+    topics: Mapping[str, int],
 ) -> dict[int, list[TopicPartition]]:
     """Return the partitions that a server would get if their owner ended, by owner.
 
     The slots of an owner that ends are divided by `reassigned`, by each server in the same way.
 
     Parameters:
-        eligible: the servers that may own slots.
+        members: the servers.
+        eligible: those that may own slots.
         own: this server.
         topics: the number of partitions, by topic.
     """
@@ -469,7 +529,7 @@ def followed_partitions(
         return {}
     weights = slot_weights(topics)
     owners: dict[int, int] = {}
-    for owner in set(slots.owners) & set(eligible) - {own}:
+    for owner in set(slots.owners) & set(members) - {own}:
         after = reassigned(slots, [each for each in eligible if each != owner], weights).owners
         owners |= {slot: owner for slot, now in enumerate(slots.owners)
                    if now == owner and after[slot] == own}  # fmt: skip

@@ -5,6 +5,7 @@ Their logs cannot be read yet, are not seen, or are read by another active serve
 
 import asyncio
 from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from pidlease.core.packed import Packed, offset_of
@@ -26,6 +27,7 @@ class UnloadedPartition:
     def __init__(self, rows: PartitionRows) -> None:
         #: The producers with leases that have not ended.
         self.producers: dict[int, Packed] = dict(rows.producers)
+        #: The other fields of the rows; offset -1: the producers are not complete yet.
         self.snapshotted = rows._replace(producers={})
 
     def is_in_flight(self, pid: int) -> bool:  # noqa: ARG002 - an unloaded partition has no appends
@@ -66,7 +68,10 @@ class UnloadedPartitions:
     def of(self, partition: Partition) -> PartitionRows | None:
         """Return the rows to load a partition with; None: replay its whole log."""
         unloaded = self._unloaded.get(partition.name)
-        if unloaded is None or partition.log.end_offset < unloaded.snapshotted.next_offset:
+        if (
+            unloaded is None
+            or not 0 <= unloaded.snapshotted.next_offset <= partition.log.end_offset
+        ):
             return None
         return unloaded.rows()
 
@@ -82,19 +87,23 @@ class UnloadedPartitions:
         """
         return [each for name, each in self._unloaded.items() if name not in loaded]
 
-    async def put(self, unloaded: UnloadedPartition) -> None:
-        """Add a partition that this server does not serve, or does not any more."""
-        await self.forget(unloaded.snapshotted.partition)
-        self._unloaded[unloaded.snapshotted.partition] = unloaded
-        pids = list(unloaded.producers)
-        for start in range(0, len(pids), _AT_ONCE):
-            self._leases.restore(pids[start : start + _AT_ONCE], unloaded)
-            await asyncio.sleep(0)
+    def rows_of(self, unloaded: UnloadedPartition) -> PartitionRows | None:
+        """Return the rows of a partition; None: it was replaced or loaded, or has not all rows."""
+        known = unloaded.snapshotted
+        is_there = self._unloaded.get(known.partition) is unloaded
+        return unloaded.rows() if is_there and known.next_offset >= 0 else None
+
+    async def put(self, rows: PartitionRows) -> None:
+        """Add a partition that this server does not serve any more, unless more is known of it."""
+        unloaded = self._unloaded.get(rows.partition)
+        known = None if unloaded is None else unloaded.snapshotted
+        if known is None or known.topic_id != rows.topic_id or known.next_offset < rows.next_offset:
+            await self.merge(rows, None)
 
     async def merge(
         self, rows: PartitionRows, onto: UnloadedPartition | None
     ) -> UnloadedPartition | None:
-        """Add what another server knows of a partition's producers.
+        """Add what a snapshot has, or another server knows, of a partition's producers.
 
         Parameters:
             rows: all producers, or those that have changed since the former call.
@@ -108,17 +117,16 @@ class UnloadedPartitions:
         if onto is not None and known is not onto:
             return None
         if known is None or known.snapshotted.topic_id != rows.topic_id:
-            if not all(map(self._leases.has_name, rows.producers)):
-                return None  # a stand-in PID was dropped since the rows were decoded
-            known = UnloadedPartition(rows)
-            await self.put(known)
-            return known if self._unloaded.get(name) is known else None
-        changed = list(rows.producers.items())
-        for start in range(0, len(changed), _AT_ONCE):
-            if self._unloaded.get(name) is not known:
-                return None
-            some = changed[start : start + _AT_ONCE]
-            if not all(self._leases.has_name(pid) for pid, _ in some):
+            former, known = known, UnloadedPartition(rows._replace(next_offset=-1, producers={}))
+            self._unloaded[name] = known
+            if former is not None:
+                await self._leases.leave(former)
+        changed = iter(rows.producers.items())
+        while some := list(islice(changed, _AT_ONCE)):
+            # A stand-in PID may have been dropped since it was read; then the name gets another.
+            if self._unloaded.get(name) is not known or not all(
+                self._leases.has_name(pid) for pid, _ in some
+            ):
                 return None
             self._leases.restore([pid for pid, _ in some if pid not in known.producers], known)
             for pid, state in some:
@@ -130,11 +138,9 @@ class UnloadedPartitions:
             await asyncio.sleep(0)
         if self._unloaded.get(name) is not known:
             return None
-        # Last: until all rows are there, the log is read from the former offset on.
-        before_offset = known.snapshotted.next_offset
-        known.snapshotted = known.snapshotted._replace(
-            next_offset=max(before_offset, rows.next_offset), hole_ms=rows.hole_ms
-        )
+        if rows.next_offset >= known.snapshotted.next_offset:
+            # Last: until all rows are there, the log is read from the former offset on.
+            known.snapshotted = rows._replace(producers={})
         return known
 
     async def forget(self, name: TopicPartition) -> None:

@@ -17,18 +17,17 @@ class PullRequest(BaseModel):
     """A request for what has changed. Servers of later versions may add fields.
 
     Attributes:
-        feed: made by the follower; number 0 begins it.
-        number: of the request.
-        add: partitions to follow from now on.
-        drop: partitions not to follow any more.
+        feed: and all others: the fields of `FeedRequest`.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     feed: str = Field(pattern="^[0-9a-f]{32}$")
     number: int = Field(ge=0)
+    noted: int = Field(ge=-1)
     add: _Names = []
     drop: _Names = []
+    ends: bool = False
 
 
 class OffsetsRequest(BaseModel):

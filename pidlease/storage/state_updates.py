@@ -6,7 +6,28 @@ Without pyarrow: a server imports it with its first snapshot, or when it follows
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.snapshot_rows import PartitionRows
+
+
+class FeedRequest(NamedTuple):
+    """A follower's request for what has changed.
+
+    Attributes:
+        feed: its name, made by the follower.
+        number: of the request. Each attempt has a new one, higher than all before.
+        noted: the number of the last request with an answer that was noted; -1: none was.
+        add: partitions to follow from now on.
+        drop: partitions not to follow any more; this comes first.
+        ends: whether the feed ends; the answer is empty.
+    """
+
+    feed: str
+    number: int
+    noted: int = -1
+    add: Sequence[TopicPartition] = ()
+    drop: Sequence[TopicPartition] = ()
+    ends: bool = False
 
 
 class StateUpdate(NamedTuple):

@@ -21,7 +21,7 @@ from pidlease.http_api.state_messages import (
 )
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_rows import SnapshotError
-from pidlease.storage.state_updates import StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdates
 from proxy.http.forwarding_headers import marked_headers
 from proxy.http.owner_requests import UNKNOWN_THERE, other_tls
 
@@ -49,20 +49,14 @@ class HttpStateRequests:
         self._names: Final = names
         self._pool: Final = pool
         self._client: httpx.AsyncClient | None = None
+        self._closed = False
 
-    async def pull(
-        self,
-        member: Member,
-        feed: str,
-        number: int,
-        add: Sequence[TopicPartition],
-        drop: Sequence[TopicPartition],
-    ) -> StateUpdates:
+    async def pull(self, member: Member, request: FeedRequest) -> StateUpdates:
         """Return what has changed since the last request of a feed (`StateRequests.pull`)."""
         from pidlease.storage.state_stream import decode_updates  # noqa: PLC0415 - pyarrow
 
-        request = PullRequest(feed=feed, number=number, add=list(add), drop=list(drop))
-        content = await self._post(member, STATES_PATH, request)
+        body = PullRequest.model_validate(request._asdict())
+        content = await self._post(member, STATES_PATH, body)
         try:
             return await self._pool.run(partial(decode_updates, content, self._names))
         except SnapshotError as error:
@@ -82,13 +76,14 @@ class HttpStateRequests:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._closed = True
         if self._client is not None:
             await self._client.aclose()
 
     async def _post(self, member: Member, path: str, request: BaseModel) -> bytes:
         import httpx  # noqa: PLC0415 - only several active servers need it
 
-        if reason := other_tls(member, self._tls):
+        if reason := other_tls(member, self._tls) or ("this server stops" if self._closed else ""):
             raise FollowError(reason)
         client = self._client
         if client is None:

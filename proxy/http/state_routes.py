@@ -20,6 +20,7 @@ from pidlease.http_api.state_messages import (
     PullRequest,
 )
 from pidlease.storage.errors import LogError
+from pidlease.storage.state_updates import FeedRequest
 from proxy.http.errors import ready_engine
 from proxy.http.server_routes import NotSharedError
 
@@ -46,10 +47,13 @@ def state_router(engine: Callable[[], Engine | None]) -> APIRouter:
         from pidlease.storage.state_stream import encode_updates  # noqa: PLC0415 - pyarrow
 
         current = ready_engine(engine)
-        add = [TopicPartition(*name) for name in request.add]
-        drop = [TopicPartition(*name) for name in request.drop]
+        wanted = FeedRequest(
+            request.feed, request.number, request.noted,
+            [TopicPartition(*name) for name in request.add],
+            [TopicPartition(*name) for name in request.drop], request.ends,
+        )  # fmt: skip
         try:
-            found = await feeds().pull(request.feed, request.number, add, drop)
+            found = await feeds().pull(wanted)
         except UnknownFeedError as error:
             return PlainTextResponse(str(error), HTTPStatus.CONFLICT)
         except LogError as error:

@@ -85,8 +85,7 @@ def _followed(engine: Engine, node_id: int) -> dict[str, Any]:
     found = engine.follower.report().get(node_id) if engine.follower is not None else None
     if found is None:
         return {}
-    lag = round(found.lag_seconds, 3) if found.lag_seconds >= 0 else None
-    return {"followed": found.partitions, "follower_lag_seconds": lag}
+    return {"followed": found.partitions, "follower_lag_seconds": round(found.lag_seconds, 3)}
 
 
 def status_of(engine: Engine, started_ms: int) -> dict[str, Any]:

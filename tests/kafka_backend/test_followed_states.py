@@ -103,24 +103,6 @@ def _is_shown(server: PidleaseServer) -> bool:
     return bool(followed) and all(each["follower_lag_seconds"] is not None for each in followed)
 
 
-def test_a_server_without_its_directory_fetches_the_states(some: Several) -> None:
-    """It would have to read all records that were appended since the cluster was served first."""
-    topic = some.topic("fetched")
-    _fill(some, topic, _RECORDS)
-    _wait_until_followed(some, topic, _RECORDS)
-    again = some.members[0].server
-    again.kill()
-    shutil.rmtree(again.data_dir)
-    began = time.monotonic()
-    again.start()
-    until(lambda: all(_owns(each, topic) for each in some.members), "each to own some again")
-    print(f"serving after {time.monotonic() - began:.1f} s")
-    assert again.metric(_FETCHED) >= PARTITIONS
-    read = re.findall(r"offsets_read=(\d+)", again.log_text())
-    assert int(read[-1]) < PARTITIONS * _RECORDS / 100
-    assert again.metric(_READ) < PARTITIONS * _RECORDS / 100
-
-
 def _all_are_served(some: Several, topic: str, but: int) -> bool:
     return sum(some.served(topic, but=but)) == PARTITIONS
 
@@ -140,3 +122,21 @@ def test_a_drained_server_hands_its_states_over(some: Several) -> None:
         each.server.start()
         until(lambda: all(_owns(one, topic) for one in some.members), "each to own some again")
         _fill(some, topic, 1)
+
+
+def test_a_server_without_its_directory_fetches_the_states(some: Several) -> None:
+    """It would have to read all records that were appended since the cluster was served first."""
+    topic = some.topic("fetched")
+    _fill(some, topic, _RECORDS)
+    _wait_until_followed(some, topic, _RECORDS)
+    again = some.members[0].server
+    again.kill()
+    shutil.rmtree(again.data_dir)
+    began = time.monotonic()
+    again.start()
+    until(lambda: all(_owns(each, topic) for each in some.members), "each to own some again")
+    print(f"serving after {time.monotonic() - began:.1f} s")
+    assert again.metric(_FETCHED) >= PARTITIONS
+    read = re.findall(r"offsets_read=(\d+)", again.log_text())
+    assert int(read[-1]) < PARTITIONS * _RECORDS / 100
+    assert again.metric(_READ) < PARTITIONS * _RECORDS / 100

@@ -30,14 +30,49 @@ FOLLOWERS: Final = (
     Mutant(
         "an answer that was lost is not sent again",
         _FEEDS,
-        "                each.repeat()\n",
-        "                each.confirm()\n",
+        "            each.confirm() if arrived else each.repeat()\n",
+        "            each.confirm()\n",
         (_OF_FEEDS,),
+    ),
+    Mutant(
+        "a request that is late counts",
+        _FEEDS,
+        "        if request.number <= feed.number:\n",
+        "        if False:\n",
+        (_OF_FEEDS,),
+    ),
+    Mutant(
+        "states that are not complete are read on from",
+        _UNLOADED,
+        "UnloadedPartition(rows._replace(next_offset=-1, producers={}))",
+        "UnloadedPartition(rows._replace(producers={}))",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "a snapshot has an offset of producers that are gone",
+        _UNLOADED,
+        "        return unloaded.rows() if is_there and known.next_offset >= 0 else None\n",
+        "        return unloaded.rows()\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "an older beginning hides that history is missing",
+        _UNLOADED,
+        "        if rows.next_offset >= known.snapshotted.next_offset:\n",
+        "        if True:\n",
+        (_OF_FOLLOWERS,),
+    ),
+    Mutant(
+        "a server that does not answer is asked again and again",
+        _FOLLOWER,
+        "        self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS\n",
+        "",
+        (_OF_FOLLOWERS,),
     ),
     Mutant(
         "the last part counts before all parts are there",
         _FEEDS,
-        "        ends = not fed.pending\n",
+        "        ends = not fed.waits\n",
         "        ends = True\n",
         (_OF_FEEDS,),
     ),
@@ -58,8 +93,8 @@ FOLLOWERS: Final = (
     Mutant(
         "a change goes to one follower only",
         _FEEDS,
-        "                fed.pending |= changed\n",
-        "                fed.pending |= changed\n                break\n",
+        "                fed.changed |= changed\n",
+        "                fed.changed |= changed\n                break\n",
         (_OF_FEEDS,),
     ),
     Mutant(
@@ -93,8 +128,8 @@ FOLLOWERS: Final = (
     Mutant(
         "the stand-in PID of a dropped producer id is taken",
         _UNLOADED,
-        "            if not all(map(self._leases.has_name, rows.producers)):\n",
-        "            if False:\n",
+        "self._leases.has_name(pid) for pid, _ in some",
+        "True for pid, _ in some",
         (_OF_FOLLOWERS,),
     ),
     Mutant(
@@ -129,8 +164,8 @@ FOLLOWERS: Final = (
     Mutant(
         "a takeover asks no other server",
         "pidlease/engine/topics/partition_moves.py",
-        "                if self.fetch is not None:\n",
-        "                if False:\n",
+        "        if self.fetch is None:\n",
+        "        if True:\n",
         (_OF_FOLLOWERS,),
     ),
 )

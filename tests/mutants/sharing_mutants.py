@@ -232,8 +232,8 @@ SHARING: Final = (
     Mutant(
         "a snapshot has partitions that another server may have written to",
         _MOVES,
-        "            if self._cluster.still_owns(slots, each.partition, partition.epoch):\n",
-        "            if slots is not None:\n",
+        " and self._cluster.still_owns(slots, each.name, each.epoch)\n",
+        "\n",
         (_MOVED,),
     ),
     Mutant(

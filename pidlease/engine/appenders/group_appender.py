@@ -106,6 +106,10 @@ class Appender(Protocol):
     def replaced(self) -> bool:
         """Whether another server has taken over as the writer; unlike `lost`, it checks nothing."""
 
+    @property
+    def is_far_back(self) -> bool:
+        """Whether the applied offset is far back, and a catch-up would move it on."""
+
     def settle(self) -> bool:
         """Start a catch-up if it would move the applied offset on; False: it would not."""
 
@@ -163,6 +167,11 @@ class GroupAppender(Appender):
     @override
     def failed(self, pid: int) -> None:
         pass  # no batch waits
+
+    @property
+    @override
+    def is_far_back(self) -> bool:
+        return False
 
     @override
     def settle(self) -> bool:

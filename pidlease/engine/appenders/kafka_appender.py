@@ -128,10 +128,14 @@ class KafkaAppender(Appender, AppendReceiver):
     def replaced(self) -> bool:
         return self._writer_appender.fenced
 
+    @property
+    @override
+    def is_far_back(self) -> bool:
+        return self._applied_offset.unread() >= _UNREAD_MAX
+
     @override
     def settle(self) -> bool:
-        known = self._applied_offset
-        if not known.overdue(self._clock_ms()) and known.unread() < _UNREAD_MAX:
+        if not self._applied_offset.overdue(self._clock_ms()) and not self.is_far_back:
             return False
         self._catch_up.begin()
         return True

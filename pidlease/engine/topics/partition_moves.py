@@ -15,7 +15,7 @@ A hand-over admits no more batches, and waits until those in flight have their o
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 import structlog
@@ -26,13 +26,11 @@ from pidlease.engine.recovery import rows_of
 from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import TopicTable
-from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.observability.histogram import Histogram
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
-    PartitionRows,
     Snapshot,
     SnapshotError,
     SnapshotStore,
@@ -107,7 +105,7 @@ class PartitionMoves:
         held = []
         for partition in self._table.all_partitions():
             if not partition.log.stopped:
-                held.append(UnloadedPartition(partition.rows()))
+                held.append(partition.rows())
             partition.leave_to("no server owns it yet")
             partition.landing = False
         await self._drop(self._table.all_partitions())
@@ -174,10 +172,25 @@ class PartitionMoves:
                 await asyncio.sleep(0)
         if leaving:
             self._keep(asyncio.create_task(self._hand_over(leaving)))
+        coming = {topic: each for topic, each in coming.items() if topic not in self._takeovers}
+        if not coming:
+            return
+        names = [TopicPartition(topic, n) for topic, numbers in coming.items() for n in numbers]
+        ready = asyncio.create_task(self._prepare(names))
+        self._keep(ready)
         for topic, numbers in coming.items():
-            if topic not in self._takeovers:
-                task = asyncio.create_task(self._take_over(topic, numbers))
-                self._takeovers[topic] = task
+            task = asyncio.create_task(self._take_over(topic, numbers, ready))
+            self._takeovers[topic] = task
+
+    async def _prepare(self, names: Sequence[TopicPartition]) -> None:
+        """Get what other servers know of partitions that are about to be taken over."""
+        if self.fetch is None:
+            return
+        try:
+            await self.fetch(names)
+        except Exception as error:  # noqa: BLE001 - the log has everything
+            LINES.write(_log, "error", "states could not be fetched; reading the log instead",
+                        kind_of(error), error, error=repr(error))  # fmt: skip
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._landing.add(task)
@@ -202,7 +215,7 @@ class PartitionMoves:
             for each in partitions:
                 rows = rows_of(snapshot, each.name)
                 if rows is not None:
-                    await self._table.held.put(UnloadedPartition(rows))
+                    await self._table.held.put(rows)
             self.handed_over += len(partitions)
             _log.info("partitions handed over", partitions=len(partitions))
         finally:
@@ -239,14 +252,15 @@ class PartitionMoves:
         partition.epoch = self._epochs[partition.name] = epoch
         return True
 
-    async def _take_over(self, topic: str, numbers: Sequence[int]) -> None:
+    async def _take_over(
+        self, topic: str, numbers: Sequence[int], ready: asyncio.Task[None]
+    ) -> None:
         began = time.monotonic()
         taken = 0
         try:
+            await asyncio.wait([ready])
             for start in range(0, len(numbers), _AT_ONCE):
                 some = numbers[start : start + _AT_ONCE]
-                if self.fetch is not None:
-                    await self.fetch([TopicPartition(topic, number) for number in some])
                 change = self._sync.take_over(topic, some)
                 await self._table.change(change)
                 found = self._table.partitions.get(topic, [])
@@ -273,24 +287,23 @@ class PartitionMoves:
 
     # ------------------------------------------------------------------ snapshots
 
-    async def verified(self, rows: Sequence[PartitionRows]) -> list[PartitionRows]:
-        """Return the rows of partitions that this server has owned since it took them over.
+    async def verified(self, partitions: Collection[Partition]) -> set[TopicPartition]:
+        """Return the names of partitions that this server has owned since it took them over.
 
         If another server has written to a partition meanwhile, its rows lack that, but their
         offset may be after it: no replay would read it.
+
+        Parameters:
+            partitions: those with rows that were taken; one that came back since is another object.
 
         Raises:
             LogError: the map cannot be read now.
         """
         slots = await self._cluster.fresh_slots()
-        found = []
-        for each in rows:
-            partition = self._partition(each.partition)
-            if partition is None or partition.elsewhere:
-                continue
-            if self._cluster.still_owns(slots, each.partition, partition.epoch):
-                found.append(each)
-        return found
+        return {
+            each.name for each in partitions
+            if not each.elsewhere and self._cluster.still_owns(slots, each.name, each.epoch)
+        }  # fmt: skip
 
     async def owns(self, name: TopicPartition) -> bool:
         """Return whether this server has owned a partition since it took it over, by a new read.
@@ -301,7 +314,3 @@ class PartitionMoves:
         slots = await self._cluster.fresh_slots()
         epoch = self._epochs.get(name)
         return epoch is not None and self._cluster.still_owns(slots, name, epoch)
-
-    def _partition(self, name: TopicPartition) -> Partition | None:
-        found = self._table.partitions.get(name.topic, [])
-        return found[name.partition] if name.partition < len(found) else None

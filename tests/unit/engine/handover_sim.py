@@ -48,7 +48,7 @@ from pidlease.log.ports import LATE_MS, AppendReceiver, Forwarded, NewBatch, Par
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
 from pidlease.storage.snapshots import SnapshotStore, TopicPartition
-from pidlease.storage.state_updates import StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdates
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import TIME_MS, make_batch
 from tests.sim.files import SimFiles
@@ -187,15 +187,8 @@ class SimStates(StateRequests):
         #: The answers that have not come.
         self.waiting: list[asyncio.Future[Any]] = []
 
-    async def pull(
-        self,
-        member: Member,
-        feed: str,
-        number: int,
-        add: Sequence[TopicPartition],
-        drop: Sequence[TopicPartition],
-    ) -> StateUpdates:
-        found = await self._answer(member, lambda feeds: feeds.pull(feed, number, add, drop))
+    async def pull(self, member: Member, request: FeedRequest) -> StateUpdates:
+        found = await self._answer(member, lambda feeds: feeds.pull(request))
         assert isinstance(found, StateUpdates)
         return found
 

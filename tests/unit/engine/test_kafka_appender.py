@@ -512,3 +512,20 @@ async def test_nothing_is_kept_of_a_producer_that_is_gone() -> None:
     world.partition.forget(pid)
     for kept in ("_acknowledged", "_known_until_ms", "_queues"):
         assert pid not in getattr(appends, kept), kept
+
+
+def test_what_counts_as_not_applied_only_for_its_unknown_outcomes() -> None:
+    """From a takeover on, batches of the former owner may arrive, until the log is read."""
+    known = AppliedOffset(100, 0)
+    assert known.unread() == 0
+    known.sent("a")
+    known.landed("a", 5_100)
+    assert (known.applied, known.unread()) == (100, 5_000)
+    known.read(5_100, 1)
+    assert (known.applied, known.unread()) == (5_100, 0)
+    known.sent("b")
+    known.landed("b", 6_000)
+    known.read(6_000, LATE_MS)
+    known.sent("c")
+    known.landed("c", 9_000)
+    assert (known.applied, known.unread()) == (9_000, 0)

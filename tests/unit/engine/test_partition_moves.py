@@ -213,20 +213,27 @@ async def test_a_snapshot_has_only_what_was_owned_all_the_while() -> None:
     pid = server.lease()
     await server.fill(pid, 0, 2, partition=0)
     await server.fill(pid, 0, 2, partition=1)
-    rows = [each.rows() for each in server.engine.partitions()]
+    partitions = server.engine.partitions()
+    names = [each.name for each in partitions]
     moves = server.engine.moves
     assert moves is not None
-    assert await moves.verified(rows) == rows
+    assert await moves.verified(partitions) == set(names)
     # The map moves on, and this server has not seen it yet.
     slot, slots = slot_of("t", 0), server.shared.slots
     epochs = tuple(each + 2 * (at == slot) for at, each in enumerate(slots.epochs))
     server.shared.slots = slots._replace(epochs=epochs)
-    assert await moves.verified(rows) == rows[1:]
-    assert not await moves.owns(rows[0].partition)
-    assert await moves.owns(rows[1].partition)
+    assert await moves.verified(partitions) == {names[1]}
+    assert not await moves.owns(names[0])
+    assert await moves.owns(names[1])
     server.link.away = True
     with pytest.raises(LogError, match="not known now"):
-        await moves.verified(rows)
+        await moves.verified(partitions)
+    server.link.away = False
+    # It has gone, and come back: what was taken of it before is another one's.
+    server.shared.slots = slots
+    await server.gives(0)
+    await server.owns(0)
+    assert await moves.verified(partitions) == {names[1]}
 
 
 async def test_a_server_that_is_adrift_serves_nothing_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,7 +17,7 @@ from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
-from pidlease.storage.state_updates import StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdates
 from tests.sim.batches import TIME_MS, make_batch
 from tests.sim.files import SimFiles
 from tests.unit.engine.test_partition_moves import SharedServer, never
@@ -37,19 +38,18 @@ class Follower:
         assert server.engine.feeds is not None
         self.feeds: StateFeeds = server.engine.feeds
         self.name = secrets.token_hex(16)
-        self.number = -1
+        self.number = self.noted = -1
 
     async def pull(
-        self, *add: TopicPartition, drop: tuple[TopicPartition, ...] = ()
+        self, *add: TopicPartition, drop: Sequence[TopicPartition] = (), lost: bool = False
     ) -> StateUpdates:
+        """Send the next request, and note the answer unless it is lost."""
         self.number += 1
-        return await self.again(*add, drop=drop)
-
-    async def again(
-        self, *add: TopicPartition, drop: tuple[TopicPartition, ...] = ()
-    ) -> StateUpdates:
-        """The last request once more: its answer was lost."""
-        return await self.feeds.pull(self.name, self.number, add, drop)
+        request = FeedRequest(self.name, self.number, self.noted, add, drop)
+        found = await self.feeds.pull(request)
+        if not lost:
+            self.noted = self.number
+        return found
 
 
 async def served() -> SharedServer:
@@ -135,15 +135,32 @@ async def test_an_answer_that_is_lost_comes_again() -> None:
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 1)
     follower = Follower(server)
-    await follower.pull(*PLACES)
-    found = await follower.again(*PLACES)
+    await follower.pull(*PLACES, lost=True)
+    found = await follower.pull(*PLACES)
     assert pids(found) == [{pid}, set()]
     assert all(each.begins for each in found.updates)
     await server.fill(pid, 1, 2)
-    assert pids(await follower.pull()) == [{pid}]
+    for _ in range(2):
+        assert pids(await follower.pull(lost=True)) == [{pid}]
     await server.fill(other, 0, 1)
-    assert pids(await follower.again()) == [{pid, other}]
+    assert pids(await follower.pull()) == [{pid, other}]
     assert (await follower.pull()).updates == []
+
+
+async def test_a_request_that_is_late_changes_nothing() -> None:
+    """Its follower has given it up, and has noted the answer to a later one."""
+    server = await served()
+    pid, other, third = server.lease(), server.lease(), server.lease()
+    await server.fill(pid, 0, 1)
+    follower = Follower(server)
+    late = FeedRequest(follower.name, 0, -1, PLACES)
+    follower.number = 0
+    assert pids(await follower.pull(*PLACES)) == [{pid}, set()]
+    await server.fill(other, 0, 1)
+    with pytest.raises(UnknownFeedError, match="is at request 1 already"):
+        await follower.feeds.pull(late)
+    await server.fill(third, 0, 1)
+    assert pids(await follower.pull()) == [{other, third}]
 
 
 async def test_many_producers_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,22 +191,20 @@ async def test_many_producers_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert got == server.partition().producers
     # The part that is lost is sent again, the first one as the first.
     other = Follower(server)
-    one = await other.pull(PLACES[0])
-    again = await other.again(PLACES[0])
+    one = await other.pull(PLACES[0], lost=True)
+    again = await other.pull(PLACES[0])
     assert one.updates[0].begins
     assert again.updates[0].begins
 
 
-async def test_a_request_of_another_number_is_refused() -> None:
+async def test_a_feed_that_is_not_there_is_refused() -> None:
     server = await served()
     follower = Follower(server)
-    follower.number = 2
-    with pytest.raises(UnknownFeedError):
-        await follower.pull()
-    follower = Follower(server)
     await follower.pull(*PLACES)
-    follower.number += 1
-    with pytest.raises(UnknownFeedError):
+    await follower.feeds.pull(FeedRequest(follower.name, 1, 0, ends=True))
+    assert len(follower.feeds) == 0
+    assert server.partition().table.changed is None
+    with pytest.raises(UnknownFeedError, match="begin a new one"):
         await follower.pull()
 
 
@@ -206,11 +221,11 @@ async def test_nothing_is_sent_of_a_partition_that_another_server_may_own() -> N
     server.link.away = True
     await server.fill(pid, 2, 3)
     with pytest.raises(LogError, match="not known now"):
-        await follower.pull()
+        await follower.pull(lost=True)
     server.link.away = False
     server.shared.slots = slots
     # All of it: nothing has arrived.
-    (update,) = (await follower.again()).updates
+    (update,) = (await follower.pull()).updates
     assert (update.begins, set(update.rows.producers)) == (True, {pid})
 
 

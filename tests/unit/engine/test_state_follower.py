@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from pidlease.engine.state_follower import (
 )
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.snapshot_rows import PartitionRows
-from pidlease.storage.state_updates import StateUpdate, StateUpdates
+from pidlease.storage.state_updates import FeedRequest, StateUpdate, StateUpdates
 from tests.sim.files import SimFiles
 from tests.unit.engine.test_partition_moves import ME, OTHER, SharedServer, never, until
 
@@ -62,20 +63,17 @@ class Scripted(StateRequests):
     """Answers as a test says."""
 
     def __init__(self) -> None:
-        self.pulls: list[tuple[int, str, int, list[TopicPartition], list[TopicPartition]]] = []
+        self.pulls: list[tuple[int, FeedRequest]] = []
+        self.ended: list[int] = []
         self.answers: dict[int, list[Answer]] = {}
         self.known: dict[int, dict[TopicPartition, int] | Exception | None] = {}
         self.asked: list[int] = []
 
-    async def pull(
-        self,
-        member: Member,
-        feed: str,
-        number: int,
-        add: Sequence[TopicPartition],
-        drop: Sequence[TopicPartition],
-    ) -> StateUpdates:
-        self.pulls.append((member.node_id, feed, number, list(add), list(drop)))
+    async def pull(self, member: Member, request: FeedRequest) -> StateUpdates:
+        if request.ends:
+            self.ended.append(member.node_id)
+            return StateUpdates([], more=False)
+        self.pulls.append((member.node_id, request))
         answers = self.answers.get(member.node_id, [])
         found = answers.pop(0) if answers else StateUpdates([], more=False)
         if isinstance(found, Exception):
@@ -109,6 +107,11 @@ class Bench:
         self.following = state_follower._OwnerFeed(self.requests, member, held)
         self.following.wanted = [PLACE]
 
+    def sent(self) -> list[tuple[int, int, list[TopicPartition], list[TopicPartition]]]:
+        """Return the requests: number, noted answer, partitions to add and to drop."""
+        return [(each.number, each.noted, list(each.add), list(each.drop))
+                for _, each in self.requests.pulls]  # fmt: skip
+
     def known(self) -> tuple[int, dict[int, Packed]] | None:
         found = self.server.engine._table.held.unloaded(PLACE)
         return None if found is None else (found.snapshotted.next_offset, dict(found.producers))
@@ -129,7 +132,7 @@ def test_each_partition_is_followed_by_the_server_that_would_get_it(count: int) 
     topics = {f"topic-{number}": 1 + number % 30 for number in range(40)}
     weights, nodes = slot_weights(topics), list(range(1, count + 1))
     slots = reassigned(EMPTY_MAP, nodes, weights)
-    followed = {node: followed_partitions(slots, nodes, node, topics) for node in nodes}
+    followed = {node: followed_partitions(slots, nodes, nodes, node, topics) for node in nodes}
     everything = {TopicPartition(topic, n) for topic, many in topics.items() for n in range(many)}
     for owner in nodes:
         rest = [node for node in nodes if node != owner]
@@ -145,10 +148,11 @@ def test_each_partition_is_followed_by_the_server_that_would_get_it(count: int) 
 def test_a_draining_server_follows_nothing_and_nothing_of_a_slot_without_owner() -> None:
     topics = {"t": SLOTS}
     slots = reassigned(EMPTY_MAP, [1, 2], slot_weights(topics))
-    assert followed_partitions(slots, [2], 1, topics) == {}
-    assert followed_partitions(EMPTY_MAP, [1, 2], 1, topics) == {}
-    # One that has left the members, or is draining, has lost its slots, or will in a moment.
-    assert followed_partitions(slots, [1, 3], 3, topics).keys() <= {1}
+    assert followed_partitions(slots, [1, 2], [2], 1, topics) == {}
+    assert followed_partitions(EMPTY_MAP, [1, 2], [1, 2], 1, topics) == {}
+    # One that is draining owns its slots for a while; one that has left has lost them.
+    assert followed_partitions(slots, [1, 2], [1], 1, topics).keys() == {2}
+    assert followed_partitions(slots, [1, 3], [1, 3], 3, topics).keys() <= {1}
 
 
 # ---------------------------------------------------------------------- what comes
@@ -160,7 +164,7 @@ async def test_states_are_merged_and_the_offset_comes_last() -> None:
     it.requests.answer(update(12, (NEXT, 11), begins=False))
     await it.following.pull()
     assert it.known() == (12, {PID: packed(PID, 9), NEXT: packed(NEXT, 11)})
-    assert [(number, add) for _, _, number, add, _ in it.requests.pulls] == [(0, [PLACE]), (1, [])]
+    assert it.sent() == [(0, -1, [PLACE], []), (1, 0, [], [])]
     it.requests.answer(update(14, (PID, 13), begins=False))
     await it.following.pull()
     assert it.known() == (14, {PID: packed(PID, 13), NEXT: packed(NEXT, 11)})
@@ -203,7 +207,7 @@ async def test_what_changes_is_only_added_to_what_it_follows() -> None:
     assert it.known() == (5, {PID: packed(PID, 4)})
     it.requests.answer(update(30, (PID, 28), (NEXT, 29), begins=True))
     await it.following.pull()
-    assert it.requests.pulls[-1][3:] == ([PLACE], [PLACE])
+    assert it.sent()[-1][2:] == ([PLACE], [PLACE])
     assert it.known() == (30, {PID: packed(PID, 28), NEXT: packed(NEXT, 29)})
 
 
@@ -213,7 +217,7 @@ async def test_a_change_without_a_beginning_is_not_taken() -> None:
     await it.following.pull()
     assert it.known() is None
     await it.following.pull()
-    assert it.requests.pulls[-1][3:] == ([PLACE], [PLACE])
+    assert it.sent()[-1][2:] == ([PLACE], [PLACE])
 
 
 async def test_a_lost_answer_is_asked_for_again() -> None:
@@ -223,7 +227,9 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
         await it.following.pull()
     it.requests.answer(update(10, (PID, 9), begins=True))
     await it.following.pull()
-    assert [(number, add) for _, _, number, add, _ in it.requests.pulls] == [(0, [PLACE])] * 2
+    assert it.sent() == [(0, -1, [PLACE], []), (1, -1, [PLACE], [])]
+    await it.following.pull()
+    assert it.sent()[-1] == (2, 1, [], [])
     assert it.known() == (10, {PID: packed(PID, 9)})
 
 
@@ -248,9 +254,8 @@ async def test_a_new_feed_begins_if_one_is_gone_or_an_answer_is_not_noted(
             with pytest.raises(RuntimeError):
                 await it.following.pull()
     await it.following.pull()
-    feeds = [(feed, number, add) for _, feed, number, add, _ in it.requests.pulls]
-    assert feeds[-1][1:] == (0, [PLACE])
-    assert feeds[-1][0] != feeds[0][0]
+    assert it.sent()[-1] == (0, -1, [PLACE], [])
+    assert len({request.feed for _, request in it.requests.pulls}) == 2
 
 
 async def test_states_of_another_topic_or_of_an_own_partition_are_not_taken() -> None:
@@ -273,7 +278,58 @@ async def test_a_dropped_stand_in_is_not_taken_for_another_producer() -> None:
     names.drop(pid)
     it.requests.answer(update(10, (pid, 9), begins=True))
     await it.following.pull()
-    assert it.known() is None
+    assert it.known() == (-1, {})
+    assert not it.following.has(PLACE)
+    held = it.server.engine._table.held
+    unloaded = held.unloaded(PLACE)
+    assert unloaded is not None
+    assert held.rows_of(unloaded) is None  # no snapshot has it
+
+
+async def test_an_older_beginning_does_not_hide_that_history_is_missing() -> None:
+    it = await bench()
+    held = it.server.engine._table.held
+    rows = PartitionRows(PLACE, TOPIC_ID, 1000, 777, {PID: packed(PID, 999)})
+    known = await held.merge(rows, None)
+    assert known is not None
+    assert await held.merge(rows._replace(next_offset=500, hole_ms=-1), None) is known
+    assert (known.snapshotted.next_offset, known.snapshotted.hole_ms) == (1000, 777)
+    assert await held.merge(rows._replace(next_offset=1500, hole_ms=-1), None) is known
+    assert (known.snapshotted.next_offset, known.snapshotted.hole_ms) == (1500, -1)
+
+
+async def test_a_hand_over_keeps_what_is_known_better() -> None:
+    """This server may follow the new owner before its own last snapshot is loaded."""
+    it = await bench()
+    it.requests.answer(update(1000, (PID, 999), begins=True))
+    await it.following.pull()
+    held = it.server.engine._table.held
+    await held.put(PartitionRows(PLACE, TOPIC_ID, 500, -1, {PID: packed(PID, 499)}))
+    assert it.known() == (1000, {PID: packed(PID, 999)})
+    assert it.following.has(PLACE)
+    await held.put(PartitionRows(PLACE, "2" * 32, 5, -1, {}))
+    assert it.known() == (5, {})
+    assert not it.following.has(PLACE)
+
+
+async def test_a_snapshot_has_all_producers_of_a_partition_or_none() -> None:
+    """A partition that is replaced while a snapshot is taken has lost its producers."""
+    it = await bench()
+    held = it.server.engine._table.held
+    places = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    for place in places:
+        await held.forget(place)
+        await held.merge(PartitionRows(place, TOPIC_ID, 10, -1, {PID: packed(PID, 9)}), None)
+    taking = asyncio.create_task(it.server.engine.maintenance.snapshot())
+    await asyncio.sleep(0)
+    await held.forget(places[1])
+    vector = (await taking).offset_vector
+    assert vector.keys() == {places[0]}
+    # What is handed over meanwhile is in it.
+    taking = asyncio.create_task(it.server.engine.maintenance.snapshot())
+    await asyncio.sleep(0)
+    await held.merge(PartitionRows(places[1], TOPIC_ID, 12, -1, {PID: packed(PID, 11)}), None)
+    assert (await taking).offset_vector[places[1]].next_offset == 12
 
 
 # ---------------------------------------------------------------------- before a takeover
@@ -289,14 +345,15 @@ async def members(it: Bench, *nodes: int) -> None:
 async def test_before_a_takeover_the_server_that_knows_most_is_asked() -> None:
     it = await bench()
     await members(it, THIRD)
-    it.requests.known = {OTHER: {PLACE: 5_000}, THIRD: {PLACE: 7_000}}
-    it.requests.answer(update(7_000, (PID, 6_999), begins=True), node=THIRD)
+    it.requests.known = {OTHER: {PLACE: 50_000}, THIRD: {PLACE: 70_000}}
+    it.requests.answer(update(70_000, (PID, 69_999), begins=True), node=THIRD)
     await it.follower.fetch([PLACE])
-    assert it.known() == (7_000, {PID: packed(PID, 6_999)})
+    assert it.known() == (70_000, {PID: packed(PID, 69_999)})
     assert [node for node, *_ in it.requests.pulls] == [THIRD]
     assert it.follower.fetched == 1
-    # Now nobody knows much more.
-    it.requests.known = {OTHER: {PLACE: 7_999}}
+    assert it.requests.ended == [THIRD]
+    # Now no other server knows much more.
+    it.requests.known = {OTHER: {PLACE: 79_999}}
     await it.follower.fetch([PLACE])
     assert len(it.requests.pulls) == 1
 
@@ -308,21 +365,65 @@ async def test_a_server_that_does_not_answer_is_left_out(
     monkeypatch.setattr(state_follower, "_ASK_SECONDS", 0.05)
     it = await bench()
     await members(it, THIRD)
-    it.requests.known = {OTHER: known, THIRD: {PLACE: 7_000}}
-    it.requests.answer(update(7_000, (PID, 6_999), begins=True), node=THIRD)
+    it.requests.known = {OTHER: known, THIRD: {PLACE: 70_000}}
+    it.requests.answer(update(70_000, (PID, 69_999), begins=True), node=THIRD)
     await it.follower.fetch([PLACE])
     assert set(it.requests.asked) == {OTHER, THIRD}
-    assert it.known() == (7_000, {PID: packed(PID, 6_999)})
+    assert it.known() == (70_000, {PID: packed(PID, 69_999)})
 
 
 async def test_a_takeover_goes_on_if_the_states_do_not_come() -> None:
     it = await bench()
-    for error in (FollowError("away"), RuntimeError("a bug")):
-        it.requests.known = {OTHER: {PLACE: 7_000}}
+    for error in (RuntimeError("a bug"), FollowError("away")):
+        it.requests.known = {OTHER: {PLACE: 70_000}}
         it.requests.answers[OTHER] = [error]
         await it.follower.fetch([PLACE])
     assert it.known() is None
     assert it.follower.fetched == 0
+    # The next takeovers do not ask it again for a while.
+    assert it.requests.asked == [OTHER, OTHER]
+    await it.follower.fetch([PLACE])
+    assert it.requests.asked == [OTHER, OTHER]
+
+
+async def test_a_transfer_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_follower, "_FETCH_SECONDS", 0.05)
+    it = await bench()
+
+    async def hang(member: Member, request: FeedRequest) -> StateUpdates:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(it.requests, "pull", hang)
+    it.requests.known = {OTHER: {PLACE: 70_000}}
+    for _ in range(2):
+        await it.follower.fetch([PLACE])
+        assert it.requests.asked == [OTHER]
+
+
+async def test_a_base_that_the_log_does_not_reach_any_more_is_replaced() -> None:
+    """Retention has removed records in between: without the states, producers would be refused."""
+    it = await bench()
+    held = it.server.engine._table.held
+    await held.merge(PartitionRows(PLACE, TOPIC_ID, 10, -1, {}), None)
+    it.requests.known = {OTHER: {PLACE: 20}}
+    await it.follower.fetch([PLACE])
+    assert it.requests.pulls == []
+    log: Any = it.server.partition().log
+    it.server.partition().log = _StartsAt(log, 15)
+    it.requests.answer(update(20, (PID, 19), begins=True))
+    await it.follower.fetch([PLACE])
+    assert it.known() == (20, {PID: packed(PID, 19)})
+
+
+class _StartsAt:
+    """A log whose first records are gone."""
+
+    def __init__(self, log: Any, start: int) -> None:
+        self._log, self.kept_offset = log, start
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 async def test_what_was_pulled_just_now_is_not_asked_for() -> None:
@@ -347,8 +448,27 @@ async def test_a_takeover_begins_with_what_was_fetched() -> None:
         asked.append(list(names))
 
     moves.fetch = fetch
-    await it.server.owns()
-    assert asked == [[PLACE]]
+    both = [PLACE, TopicPartition("t", 1)]
+    slots = it.server.shared.slots
+    owners = list(slots.owners)
+    for place in both:
+        owners[slot_of(*place)] = ME
+    it.server.shared.slots = slots._replace(owners=tuple(owners), version=slots.version + 1)
+    await it.server.cluster.refresh()
+    await until(lambda: not any(it.server.partition(each.partition).elsewhere for each in both))
+    assert asked == [both]
+
+
+async def test_at_a_start_it_gets_what_the_others_know() -> None:
+    it = await bench()
+    both = [PLACE, TopicPartition("t", 1)]
+    it.requests.known = {OTHER: {PLACE: 70_000, both[1]: 5}}
+    it.requests.answer(update(70_000, (PID, 69_999), begins=True))
+    found = await it.follower.fetch_at_start({PLACE: 0, both[1]: 3})
+    assert found == {PLACE: update(70_000, (PID, 69_999), begins=True).rows}
+    assert it.known() is None
+    it.server.link.away = True
+    assert await it.follower.fetch_at_start({PLACE: 0}) == {}
 
 
 # ---------------------------------------------------------------------- the servers to follow
@@ -364,7 +484,7 @@ async def test_it_follows_as_the_map_says(monkeypatch: pytest.MonkeyPatch) -> No
     await it.server.cluster.refresh()
 
     def pulled(text: Callable[[list[TopicPartition]], bool]) -> Callable[[], bool]:
-        return lambda: any(text(add) for _, _, _, add, _ in requests.pulls)
+        return lambda: any(text(list(each.add)) for _, each in requests.pulls)
 
     it.follower.start()
     await until(pulled(lambda add: add == [TopicPartition("t", each) for each in owned]))
