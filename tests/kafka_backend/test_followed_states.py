@@ -73,11 +73,16 @@ def _wait_until_followed(some: Several, topic: str, least: int) -> None:
     until(followed, "the servers to follow each other")
 
 
-def _owns(member: Member, topic: str) -> int:
+def _owns(member: Member, topic: str | None = None) -> int:
+    """Return how many partitions a server owns, of a topic or of all."""
     status, body = member.server.get("/v1/status")
     assert status == 200
-    found = [each for each in json.loads(body)["partitions"] if each["topic"] == topic]
+    found = [each for each in json.loads(body)["partitions"] if topic in {None, each["topic"]}]
     return sum("elsewhere" not in each for each in found)
+
+
+def _all_own_some(some: Several) -> bool:
+    return all(map(_owns, some.members))
 
 
 def test_a_takeover_reads_only_what_is_new(some: Several) -> None:
@@ -120,7 +125,7 @@ def test_a_drained_server_hands_its_states_over(some: Several) -> None:
         read = sum(other.server.metric(_READ) for other in others) - read
         assert read < PARTITIONS * _RECORDS / 100, f"server {number}"
         each.server.start()
-        until(lambda: all(_owns(one, topic) for one in some.members), "each to own some again")
+        until(partial(_all_own_some, some), "each to own some again")
         _fill(some, topic, 1)
 
 
@@ -134,7 +139,7 @@ def test_a_server_without_its_directory_fetches_the_states(some: Several) -> Non
     shutil.rmtree(again.data_dir)
     began = time.monotonic()
     again.start()
-    until(lambda: all(_owns(each, topic) for each in some.members), "each to own some again")
+    until(partial(_all_own_some, some), "each to own some again")
     print(f"serving after {time.monotonic() - began:.1f} s")
     assert again.metric(_FETCHED) >= PARTITIONS
     read = re.findall(r"offsets_read=(\d+)", again.log_text())

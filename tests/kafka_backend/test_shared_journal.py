@@ -164,6 +164,18 @@ async def test_each_server_puts_and_reads(kafka: KafkaServer) -> None:
         assert set(all_.asked) == {"a"}
 
 
+async def test_what_other_calls_have_read_is_news_too(kafka: KafkaServer) -> None:
+    """Once a bug: servers that read often took the registrar for silent, and replaced it."""
+    async with servers(kafka, "a", "b") as (_, (a, b)):
+        for task in b._tasks:
+            task.cancel()
+        for number in range(12):
+            await put(a, number)
+            assert await value(b) == number
+            await b._look()
+            assert b._silent_looks == 0
+
+
 async def test_numbers_follow_each_other_at_all_servers(kafka: KafkaServer) -> None:
     async with servers(kafka, "a", "b") as (_, journals):
         # Once a bug: all rows of one put had the same number.

@@ -27,6 +27,14 @@ COORDINATION: Final = (
         (_IN_KAFKA,),
     ),
     Mutant(
+        "what other calls have read is no sign of life",
+        _JOURNAL,
+        "        self._silent_looks = self._silent_looks + 1 if",
+        "        if self._looked > 0:\n            self._looked = self._next\n"
+        "        self._silent_looks = self._silent_looks + 1 if",
+        (f"{_SHARED_IN_KAFKA}::test_what_other_calls_have_read_is_news_too",),
+    ),
+    Mutant(
         "rows that landed elsewhere than after the last ones count",
         _JOURNAL,
         "        if not result.code and result.offset != at:\n",
@@ -92,7 +100,7 @@ COORDINATION: Final = (
     Mutant(
         "a standby takes over from an owner that is alive",
         _JOURNAL,
-        "self._silent_looks + 1 if self._next == before else 0\n",
+        "self._silent_looks + 1 if self._next == self._looked else 0\n",
         "self._silent_looks + 1\n",
         (_IN_KAFKA,),
     ),

@@ -157,6 +157,8 @@ class KafkaJournal(Journal, Ownership):
         #: Whether this server has been the writer: then it finds out if another one replaces it.
         self._claimed = False
         self._silent_looks = 0
+        #: The offset after all that was known at the last look.
+        self._looked = -1
         self._taken_at = 0.0
         #: Until when batches under a former producer id may still arrive; 0: there is none.
         self._late_until = 0.0
@@ -292,10 +294,10 @@ class KafkaJournal(Journal, Ownership):
         return ""
 
     async def _look(self) -> None:
-        """Read on, and count the looks in a row that find nothing new."""
-        before = self._next
+        """Read on, and count the looks in a row without anything new, read by any call."""
         await self._refresh()
-        self._silent_looks = self._silent_looks + 1 if self._next == before else 0
+        self._silent_looks = self._silent_looks + 1 if self._next == self._looked else 0
+        self._looked = self._next
 
     async def _put_owner(self) -> None:
         """Put the owner's row for the first time; the next claim reads what became of it.
