@@ -67,7 +67,6 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/storage/snapshots.py": {"hole_ms"},
     "pidlease/storage/state_stream.py": {"hole_ms"},
     "pidlease/engine/state_feeds.py": {"hole_ms"},
-    "pidlease/engine/unloaded_partitions.py": {"hole_ms"},
     # A kind of finding in the report, and in its JSON.
     "pidlease/verify/partition_check.py": {"HOLE"},
     "pidlease/verify/verify_report.py": {"HOLE", "hole"},

@@ -1,7 +1,7 @@
 """Followers of producers' states: which server follows what, and what it makes of the answers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -65,6 +65,8 @@ class Scripted(StateRequests):
     def __init__(self) -> None:
         self.pulls: list[tuple[int, FeedRequest]] = []
         self.ended: list[int] = []
+        #: What happens before an answer comes.
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
         self.answers: dict[int, list[Answer]] = {}
         self.known: dict[int, dict[TopicPartition, int] | Exception | None] = {}
         self.asked: list[int] = []
@@ -74,6 +76,8 @@ class Scripted(StateRequests):
             self.ended.append(member.node_id)
             return StateUpdates([], more=False)
         self.pulls.append((member.node_id, request))
+        if self.meanwhile is not None:
+            await self.meanwhile()
         answers = self.answers.get(member.node_id, [])
         found = answers.pop(0) if answers else StateUpdates([], more=False)
         if isinstance(found, Exception):
@@ -197,11 +201,16 @@ async def test_what_changes_is_only_added_to_what_it_follows() -> None:
     it = await bench()
     it.requests.answer(update(10, (PID, 9), begins=True))
     await it.following.pull()
-    # This server has served it meanwhile, and has another snapshot of it.
-    held = it.server.engine._table.held
-    await held.forget(PLACE)
-    other = PartitionRows(PLACE, TOPIC_ID, 5, -1, {PID: packed(PID, 4)})
-    assert await held.merge(other, None) is not None
+
+    async def serve() -> None:
+        """This server serves it meanwhile, and has another snapshot of it then."""
+        held = it.server.engine._table.held
+        await held.forget(PLACE)
+        other = PartitionRows(PLACE, TOPIC_ID, 5, -1, {PID: packed(PID, 4)})
+        assert await held.merge(other, None) is not None
+        it.requests.meanwhile = None
+
+    it.requests.meanwhile = serve
     it.requests.answer(update(30, (NEXT, 29), begins=False))
     await it.following.pull()
     assert it.known() == (5, {PID: packed(PID, 4)})
