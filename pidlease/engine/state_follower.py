@@ -433,7 +433,7 @@ class StateFollower:
         except TimeoutError:
             for feed in feeds:
                 if not feed.fresh_at:
-                    self._leave_out(feed.member, TimeoutError("it takes too long"))
+                    self._note_failure(feed.member, TimeoutError("it takes too long"))
         return sum(each.followed for each in feeds)
 
     async def _most(
@@ -475,7 +475,7 @@ class StateFollower:
             if error is None:
                 found.append((member, task.result()))
             else:
-                self._leave_out(member, error)
+                self._note_failure(member, error)
         return found
 
     async def _fetch_from(self, feed: _OwnerFeed) -> None:
@@ -483,15 +483,19 @@ class StateFollower:
             await feed.pull()
             await feed.end()
         except FollowError as error:
-            self._leave_out(feed.member, error)
+            self._note_failure(feed.member, error)
         except Exception as error:  # noqa: BLE001 - a bug must not keep a partition without owner
             LINES.write(_log, "error", "states could not be fetched; reading the log instead",
                         (feed.member.server, kind_of(error)), error, server=feed.member.server,
                         error=repr(error))  # fmt: skip
 
-    def _leave_out(self, member: Member, error: BaseException) -> None:
-        """Do not ask a server for a while: takeovers would wait for it again and again."""
-        self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS
+    def _note_failure(self, member: Member, error: BaseException) -> None:
+        """Log why states do not come. Do not ask a slow server for a while.
+
+        Takeovers would wait for it again and again. One that refuses at once may start just now.
+        """
+        if isinstance(error, TimeoutError):
+            self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS
         LINES.write(_log, "warning", "another server sends no states; reading the log instead",
                     (member.server, type(error)), server=member.server,
                     error=str(error) or repr(error))  # fmt: skip

@@ -65,8 +65,8 @@ FOLLOWERS: Final = (
     Mutant(
         "a server that does not answer is asked again and again",
         _FOLLOWER,
-        "        self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS\n",
-        "",
+        "            self._left_out[member.node_id] = time.monotonic() + _LEFT_OUT_SECONDS\n",
+        "            pass\n",
         (_OF_FOLLOWERS,),
     ),
     Mutant(
