@@ -25,6 +25,8 @@ COUNT = 1_000_000 if SOAK else 40_000
 PER_SECOND = 4_000
 #: What a copier says when it has partitions.
 _JOINED = "are this copier's"
+#: A line of its progress, every few seconds.
+_PROGRESS = " records copied"
 #: Attempts to stop a copier while it has batches in flight.
 _TRIES = 8
 FENCED = 3
@@ -108,11 +110,11 @@ class Faults:
         for _ in range(_TRIES):
             more_arrived(self.server)
             first = self.copiers.pop()
-            joined = first.text.count(_JOINED)
             with first.process.stopped():
                 second = self.copier()
                 until(partial(self._took_over, second), "a successor at work")
-            until(partial(_has_gone_on, first, joined), "it to leave, or to be a member again")
+            lines = first.text.count(_PROGRESS)
+            until(partial(_has_gone_on, first, lines), "it to leave, or to go on")
             # With nothing in flight it is not fenced: it joins the group again, as another copier.
             code = first.process.stop(WAIT_S) if first.process.alive else first.process.returncode
             more_arrived(self.server)
@@ -141,9 +143,9 @@ class Faults:
         copier.process.kill9()
 
 
-def _has_gone_on(copier: CopyProcess, joined: int) -> bool:
-    """Return whether a copier has ended, or has joined its group once more."""
-    return not copier.process.alive or copier.text.count(_JOINED) > joined
+def _has_gone_on(copier: CopyProcess, lines: int) -> bool:
+    """Return whether a copier has ended, as one that is fenced, or has shown its progress again."""
+    return not copier.process.alive or copier.text.count(_PROGRESS) > lines + 1
 
 
 def _has_begun(copier: CopyProcess) -> bool:
@@ -151,7 +153,7 @@ def _has_begun(copier: CopyProcess) -> bool:
 
 
 def _copied(copier: CopyProcess) -> int:
-    lines = [line for line in copier.text.splitlines() if " records copied" in line]
+    lines = [line for line in copier.text.splitlines() if _PROGRESS in line]
     return int(lines[-1].split()[0].replace(",", "")) if lines else 0
 
 

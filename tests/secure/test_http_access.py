@@ -127,7 +127,7 @@ _BODIES: dict[str, Any] = {
     "PATCH /v1/topics/{topic}/settings": {"retention.ms": "1000"},
     "PATCH /v1/topic-defaults": {"retention.ms": "1000"},
     "PATCH /v1/servers/{node_id}": {"draining": True},
-    "POST /v1/servers/states": {"feed": "0" * 32, "number": 0},
+    "POST /v1/servers/states": {"feed": "0" * 32, "number": 0, "noted": -1},
     "POST /v1/servers/states/offsets": {"partitions": [["t", 0]]},
     "POST /v1/topics/{topic}/records": {"records": [{"value": "a"}]},
     "POST /v1/topics/{topic}/partitions/{partition}/records": {"records": [{"value": "a"}]},

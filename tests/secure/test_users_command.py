@@ -55,7 +55,9 @@ def test_what_is_refused(
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert _run(tmp_path, "add", "a", stdin="x\n").exit_code == 0
     path = tmp_path / "security" / "users"
-    path.write_bytes(path.read_bytes().replace(b"8", b"9"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
     for command in (("list",), ("remove", "a"), ("add", "b")):
         result = _run(tmp_path, *command, stdin="x\n")
         assert result.exit_code == 2
