@@ -25,12 +25,10 @@ from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_rows import PartitionRows
-from pidlease.storage.state_updates import FeedRequest, StateUpdate, StateUpdates
+from pidlease.storage.state_updates import NAMES_MAX, FeedRequest, StateUpdate, StateUpdates
 
 #: Between two pulls.
 _PULL_SECONDS: Final = 1.0
-#: Partitions added to a feed with one request, and asked for at once.
-NAMES_MAX: Final = 2_000
 #: How long the other servers may take to say what they know of partitions to take over.
 _ASK_SECONDS: Final = 1.0
 #: How long all of this may take before takeovers: then the log is read instead.
@@ -76,7 +74,7 @@ class StateSink(Protocol):
     """Gets the states of partitions."""
 
     def has(self, name: TopicPartition, built: object) -> bool:
-        """Return whether what is known of a partition is what `merge` has returned last."""
+        """Return whether a partition still has the states that `merge` has returned."""
 
     async def merge(self, rows: PartitionRows, onto: object) -> object:
         """Add states, and return what the next call goes on from; None: they do not fit."""
@@ -151,7 +149,7 @@ class _OwnerFeed:
         #: The partitions to add and to drop that the last request named, until an answer is noted.
         self._asked: tuple[list[TopicPartition], list[TopicPartition]] | None = None
         self._added: set[TopicPartition] = set()
-        #: Partitions to begin again: what is known of them here is something else.
+        #: Partitions to begin again, because their states here do not come from this feed.
         self._again: set[TopicPartition] = set()
         #: The parts of states that are not complete yet.
         self._parts: dict[TopicPartition, _Part] = {}
@@ -159,7 +157,7 @@ class _OwnerFeed:
         self._built: dict[TopicPartition, object] = {}
 
     def has(self, name: TopicPartition) -> bool:
-        """Return whether what is known of a partition is from this feed."""
+        """Return whether the states of a partition here come from this feed."""
         return name in self._built and self._sink.has(name, self._built[name])
 
     @property

@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pidlease.storage.state_updates import NAMES_MAX
+
 STATES_PATH: Final = "/v1/servers/states"
 STATE_OFFSETS_PATH: Final = "/v1/servers/states/offsets"
-#: Partitions in a list of a request.
-NAMES_MAX: Final = 2_000
 
 _Name = tuple[Annotated[str, Field(max_length=249)], Annotated[int, Field(ge=0, lt=2**31)]]
 _Names = Annotated[list[_Name], Field(max_length=NAMES_MAX)]

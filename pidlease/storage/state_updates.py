@@ -4,10 +4,13 @@ Without pyarrow: a server imports it with its first snapshot, or when it follows
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.snapshot_rows import PartitionRows
+
+#: Partitions that a request names at most: to add, to drop, or to say how far they are known.
+NAMES_MAX: Final = 2_000
 
 
 class FeedRequest(NamedTuple):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.log.kafka.kafka_shared_journal import RegistrarAwayError, RegistrarGoneError
 from proxy.http.forwarding_headers import marked_headers
+from proxy.http.owner_requests import member_client
 
 if TYPE_CHECKING:
     import httpx
@@ -44,10 +45,7 @@ class RegistrarRequests:
             )
         client = self._client
         if client is None:
-            client = self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS), trust_env=False,
-                verify=self._tls or False,  # without TLS, members are reached by http only
-            )  # fmt: skip
+            client = self._client = member_client(self._tls, _SECONDS, _CONNECT_SECONDS)
         headers = {**marked_headers(), "content-type": "application/json"}
         try:
             found = await client.post(f"{url}{PUT_PATH}", content=body, headers=headers)

@@ -23,7 +23,7 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_rows import SnapshotError
 from pidlease.storage.state_updates import FeedRequest, StateUpdates
 from proxy.http.forwarding_headers import marked_headers
-from proxy.http.owner_requests import UNKNOWN_THERE, other_tls
+from proxy.http.owner_requests import UNKNOWN_THERE, member_client, other_tls
 
 if TYPE_CHECKING:
     import httpx
@@ -87,10 +87,7 @@ class HttpStateRequests:
             raise FollowError(reason)
         client = self._client
         if client is None:
-            client = self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS), trust_env=False,
-                verify=self._tls or False,  # without TLS, members are reached by http only
-            )  # fmt: skip
+            client = self._client = member_client(self._tls, _SECONDS, _CONNECT_SECONDS)
         headers = {**marked_headers(), "content-type": "application/json"}
         content = bytearray()
         try:

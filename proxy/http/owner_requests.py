@@ -75,6 +75,30 @@ def other_tls(member: Member, tls: ssl.SSLContext | None) -> str:
     )
 
 
+def member_client(
+    tls: ssl.SSLContext | None,
+    seconds: float,
+    connect_seconds: float,
+    **options: Any,  # noqa: ANN401 - of httpx
+) -> "httpx.AsyncClient":
+    """Make a client for requests to other active servers.
+
+    Parameters:
+        tls: of the connections; None: they have no TLS.
+        seconds: how long each step of a request may take, except
+        connect_seconds: to connect.
+        options: others of httpx's client.
+    """
+    import httpx  # noqa: PLC0415 - only several active servers need it
+
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(seconds, connect=connect_seconds),
+        trust_env=False,
+        verify=tls or False,  # without TLS, members are reached by http only
+        **options,
+    )
+
+
 class OwnerRequests:
     """Sends requests on to owners of partitions.
 
@@ -273,14 +297,14 @@ class OwnerRequests:
         shared = None if engine is None else engine.shared_cluster
         members = () if shared is None else shared.view.members.values()
         gone = self._clients.keys() - {each.http_url for each in members}
-        found = self._clients[member.http_url] = httpx.AsyncClient(
-            timeout=httpx.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
+        found = self._clients[member.http_url] = member_client(
+            self._tls,
+            _SECONDS,
+            _CONNECT_SECONDS,
             limits=httpx.Limits(
                 max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_KEPT_MAX
             ),
             transport=self._transport,
-            trust_env=False,
-            verify=self._tls or False,  # without TLS, members are reached by http only
         )
         for each in [self._clients.pop(url) for url in gone]:
             await each.aclose()

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from pidlease import __version__
 from pidlease.engine.engine import Engine, wall_clock_ms
+from pidlease.engine.state_follower import FollowedServer
 from pidlease.http_api.console_messages import ServersAnswer, SharingServer
 
 #: The most partitions, and stopped ones, to list; the totals count all.
@@ -56,6 +57,7 @@ def servers_of(engine: Engine) -> ServersAnswer:
     shared = engine.shared_cluster
     if shared is None:
         return ServersAnswer(shared=False, partitions_without_owner=0, servers=[], slot_owners=[])
+    followed = {} if engine.follower is None else engine.follower.report()
     return ServersAnswer(
         shared=True,
         partitions_without_owner=shared.without_owner(),
@@ -72,7 +74,7 @@ def servers_of(engine: Engine) -> ServersAnswer:
                 silent=each.silent,
                 returning=each.returning,
                 responds=each.own,
-                **_followed(engine, each.member.node_id),
+                **_followed(followed.get(each.member.node_id)),
             )
             for each in shared.servers()
         ],
@@ -80,9 +82,8 @@ def servers_of(engine: Engine) -> ServersAnswer:
     )
 
 
-def _followed(engine: Engine, node_id: int) -> dict[str, Any]:
+def _followed(found: FollowedServer | None) -> dict[str, Any]:
     """Return the fields about what this server follows of another one."""
-    found = engine.follower.report().get(node_id) if engine.follower is not None else None
     if found is None:
         return {}
     return {"followed": found.partitions, "follower_lag_seconds": round(found.lag_seconds, 3)}

@@ -26,7 +26,7 @@ _FETCHED: Final = "pidlease_partitions_fetched_total"
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     random = new_random("followed")
-    # No snapshot but those of a stop: what is known of a partition is from its owner.
+    # Snapshots at a stop only, so that all states come from the owners.
     folder = tmp_path_factory.mktemp("followed")
     with several(
         folder, random, coordination="kafka", snapshot_seconds="3600", snapshot_batches="1000000000"
@@ -113,7 +113,7 @@ def _all_are_served(some: Several, topic: str, but: int) -> bool:
 
 
 def test_a_drained_server_hands_its_states_over(some: Several) -> None:
-    """A rolling restart: nobody reads much, although no two minutes pass."""
+    """In a rolling restart no server reads much, although it takes less than two minutes."""
     topic = some.topic("drained")
     _fill(some, topic, _RECORDS)
     _wait_until_followed(some, topic, _RECORDS)
