@@ -17,7 +17,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 MERMAID := build/mermaid/package/dist/mermaid.min.js
 
-.PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility dist helm lock clean
+.PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility dist helm ursula lock clean
 
 # With KEEP=1 a server stays up in the end, until Ctrl-C. With SECURE=1 it is another demo: TLS,
 # logins and rights, and an intruder who is refused everywhere.
@@ -94,6 +94,10 @@ dist: $(VENV)/.dev
 # Helm, for the tests of the chart that are skipped without it; minutes on a busy machine.
 helm:
 	GOBIN=$(CURDIR)/build/helm go install helm.sh/helm/v3/cmd/helm@v3.16.4
+
+# A server of another project, which `make bench` compares with where it is; ten minutes, with cargo.
+ursula:
+	cargo install ursula --version 0.11.5 --locked --root build/ursula
 
 # New locked versions, after a change of pyproject.toml. Extras name each other as pidlease[...]:
 # the package itself is left out.

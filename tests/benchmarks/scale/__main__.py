@@ -34,6 +34,7 @@ from tests.benchmarks.scale import (
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.spark import figures as spark_figures
 from tests.benchmarks.spark import sink, source
+from tests.benchmarks.streams import turns as streams
 from tests.servers import kafka, spark, zookeeper
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -72,6 +73,7 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "in-front": in_front.measure,
     "http-appends": http_appends.measure,
     "http-reads": http_reads.measure,
+    "streams": streams.measure,
     "copy": turns.measure_embedded,
     "copy-in-front": turns.measure_in_front,
     "spark-copy": sink.measure,
@@ -83,6 +85,7 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
 _MISSING: dict[str, Callable[[], str | None]] = {
     "leases": zookeeper.unavailable_reason,
     "in-front": kafka.unavailable_reason,
+    "streams": streams.missing,
     "copy": kafka.unavailable_reason,
     "copy-in-front": kafka.unavailable_reason,
     "spark-copy": lambda: kafka.unavailable_reason() or spark.spark_missing(),

@@ -1,0 +1,250 @@
+"""The loads, and their rounds: each server in turn, for a second or less."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.benchmarks.scale.figure import Figure
+from tests.benchmarks.streams.contenders import FileServer, PidleaseStreams, StreamServer, Ursula
+from tests.benchmarks.streams.load import Connection, LoadError, burst, get
+
+_ROUNDS: Final = 7
+_BURST_S: Final = 0.7
+_BINARY: Final = "application/octet-stream"
+_JSON: Final = "application/json"
+_VALUE: Final = b"v" * 100
+_ARRAY_VALUES: Final = 100
+_ARRAY: Final = json.dumps(["v" * 98] * _ARRAY_VALUES).encode()
+_READ_VALUE: Final = b"v" * 1000
+_READ_BYTES: Final = 20_000_000
+_NEXT_OFFSET: Final = re.compile(rb"(?i)\r\nstream-next-offset: *(\S+)")
+_UP_TO_DATE: Final = re.compile(rb"(?i)\r\nstream-up-to-date: *true")
+
+
+class _Load(NamedTuple):
+    """One way to append."""
+
+    name: str
+    connections: int = 1
+    depth: int = 1
+    values: int = 1  # of a request; more than one: an array in JSON mode
+    duplicates: bool = False
+    aim: float | None = None  # values a second, of pidlease
+
+
+_LOADS: Final = (
+    _Load("one connection", aim=2_000),
+    _Load("one connection, 32 in flight", depth=32, aim=10_000),
+    _Load("16 connections", connections=16, aim=8_000),
+    _Load("arrays of 100, one connection", values=_ARRAY_VALUES),
+    _Load("arrays of 100, 16 connections", connections=16, values=_ARRAY_VALUES, aim=250_000),
+    _Load("duplicates, one connection", duplicates=True),
+    _Load("duplicates, 16 connections", connections=16, duplicates=True, aim=15_000),
+)
+
+
+def missing() -> str | None:
+    """Why there is nothing to compare with; None if there is."""
+    reasons = [kind.missing() for kind in (Ursula, FileServer)]
+    return None if None in reasons else "; ".join(reason for reason in reasons if reason)
+
+
+def measure(folder: Path) -> list[Figure]:
+    """Measure appends of 100 bytes with fsync, and catch-up of values of 1 KB.
+
+    Parameters:
+        folder: for the data directories.
+
+    Raises:
+        LoadError: a server refused a request, or its stream does not hold what it acknowledged.
+    """
+    kinds: list[Callable[[Path], StreamServer]] = [PidleaseStreams]
+    for kind in (Ursula, FileServer):
+        if (reason := kind.missing()) is None:
+            kinds.append(kind)
+        else:
+            print(f"{kind.name}: not measured: {reason}", file=sys.stderr)
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(dir=folder, prefix="streams-") as data, ExitStack() as stack:
+        servers = [
+            stack.enter_context(kind(Path(data) / str(number))) for number, kind in enumerate(kinds)
+        ]
+        for load in _LOADS:
+            sides = [_Appends(server, load) for server in servers]
+            figures += _by_turns(load.name, sides, "a second", load.aim)
+            for side in sides:
+                side.verify()
+        figures += _by_turns("catch-up, 1 KB", [_Reads(server) for server in servers], "MB/s", 300)
+    return figures
+
+
+class _Side:
+    """What one server does in a round; its rates, and its processor time for each unit."""
+
+    def __init__(self, server: StreamServer) -> None:
+        self.server = server
+        self.rates: list[float] = []
+        self.cpu_us: list[float] = []
+
+    def take_turn(self) -> None:
+        before_s = self.server.process.cpu_s()
+        units, elapsed_s = self.run()
+        self.rates.append(units / elapsed_s)
+        self.cpu_us.append((self.server.process.cpu_s() - before_s) / units * 1e6)
+
+    def run(self) -> tuple[float, float]:
+        """Return the units of work that were done, and the seconds that they took."""
+        raise NotImplementedError
+
+
+def _by_turns(name: str, sides: Sequence[_Side], unit: str, aim: float | None) -> list[Figure]:
+    for number in range(-1, _ROUNDS):  # the first round does not count
+        for side in sides:
+            side.take_turn()
+            if number < 0:
+                side.rates.clear()
+                side.cpu_us.clear()
+    ours, *others = sides
+    cpu_unit, scale = ("ms a MB", 1e-3) if unit == "MB/s" else ("us each", 1.0)
+    figures = []
+    for side in sides:
+        wanted = aim if side is ours else None
+        title = f"{name}: {side.server.name}"
+        rate, cpu = statistics.median(side.rates), statistics.median(side.cpu_us) * scale
+        figures.append(Figure(title, rate, unit, wanted, "at least"))
+        figures.append(Figure(f"{title}, processor time", cpu, cpu_unit))
+    for side in others:
+        ratio = statistics.median(a / b for a, b in zip(ours.rates, side.rates, strict=True))
+        figures.append(
+            Figure(f"{name}: pidlease against {side.server.name}", ratio, "times", 1.0, "at least")
+        )
+    return figures
+
+
+class _Appends(_Side):
+    """Appends to one stream, by producers of their own."""
+
+    def __init__(self, server: StreamServer, load: _Load) -> None:
+        super().__init__(server)
+        self._load = load
+        self._path = server.path(re.sub(r"\W+", "-", load.name))
+        self._kind = _BINARY if load.values == 1 else _JSON
+        self._body = _VALUE if load.values == 1 else _ARRAY
+        _create(server, self._path, self._kind)
+        self._acknowledged = 0
+        if load.duplicates:
+            first = self._connections(200, depth=1)
+            for each in first:
+                each.send()
+                while each.in_flight:
+                    self._acknowledged += each.receive()
+                each.socket.close()
+        depth, wanted = load.depth, 204 if load.duplicates else 200
+        self._open = self._connections(wanted, depth)
+
+    def _connections(self, wanted: int, depth: int) -> list[Connection]:
+        numbers = range(self._load.connections)
+        return [
+            Connection(self.server.port, self._requests(number), wanted, depth)
+            for number in numbers
+        ]
+
+    def _requests(self, producer: int) -> Iterator[bytes]:
+        head = (
+            f"POST {self._path} HTTP/1.1\r\nHost: x\r\nContent-Type: {self._kind}\r\n"
+            f"Content-Length: {len(self._body)}\r\nProducer-Id: producer-{producer}\r\n"
+            "Producer-Epoch: 0\r\nProducer-Seq: "
+        ).encode()
+        rest = b"\r\n\r\n" + self._body
+        sequences = itertools.repeat(0) if self._load.duplicates else itertools.count()
+        return (b"%b%d%b" % (head, sequence, rest) for sequence in sequences)
+
+    def run(self) -> tuple[float, float]:
+        """See `_Side`."""
+        done, elapsed_s = burst(self._open, _BURST_S)
+        if not self._load.duplicates:
+            self._acknowledged += done
+        return done * self._load.values, elapsed_s
+
+    def verify(self) -> None:
+        """Read the stream: what was acknowledged stands in it, once."""
+        for each in self._open:
+            each.socket.close()
+        pages = list(_read(self.server, self._path))
+        if self._kind == _JSON:
+            found = sum(len(json.loads(page)) for page in pages)
+        else:
+            found = sum(map(len, pages)) // len(_VALUE)
+        if found != self._acknowledged * self._load.values:
+            acknowledged = self._acknowledged * self._load.values
+            raise LoadError(
+                f"{self.server.name}, {self._load.name}: {acknowledged} values were acknowledged, "
+                f"the stream has {found}"
+            )
+
+
+class _Reads(_Side):
+    """Catch-up of a stream from its beginning, on one connection for each page."""
+
+    def __init__(self, server: StreamServer) -> None:
+        super().__init__(server)
+        self._path = server.path("read")
+        _create(server, self._path, _BINARY)
+        head = (
+            f"POST {self._path} HTTP/1.1\r\nHost: x\r\nContent-Type: {_BINARY}\r\n"
+            f"Content-Length: {len(_READ_VALUE)}\r\nProducer-Id: p\r\nProducer-Epoch: 0\r\n"
+            "Producer-Seq: "
+        ).encode()
+        requests = (b"%b%d\r\n\r\n%b" % (head, number, _READ_VALUE) for number in itertools.count())
+        writer = Connection(server.port, requests, 200, depth=32)
+        writer.send()
+        values = 0
+        while values < _READ_BYTES // len(_READ_VALUE):
+            values += writer.receive()
+            writer.send()
+        while writer.in_flight:
+            values += writer.receive()
+        writer.socket.close()
+        self._bytes = values * len(_READ_VALUE)
+
+    def run(self) -> tuple[float, float]:
+        """See `_Side`."""
+        began = time.monotonic()
+        found = sum(map(len, _read(self.server, self._path)))
+        elapsed_s = time.monotonic() - began
+        if found != self._bytes:
+            raise LoadError(f"{self.server.name}: {self._bytes} bytes acknowledged, read {found}")
+        return found / 1e6, elapsed_s
+
+
+def _create(server: StreamServer, path: str, kind: str) -> None:
+    request = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: 0\r\n\r\n"
+    connection = Connection(server.port, iter((request.encode(),)), 201, depth=1)
+    connection.send()
+    while connection.in_flight:
+        connection.receive()
+    connection.socket.close()
+
+
+def _read(server: StreamServer, path: str) -> Iterator[bytes]:
+    """The pages of a stream, from its beginning to its end."""
+    offset = "-1"
+    while True:
+        head, body = get(server.port, f"{path}?offset={offset}")
+        yield body
+        following = _NEXT_OFFSET.search(head + b"\r\n")
+        if following is None:
+            raise LoadError(f"{server.name} gave no next offset: {head!r}")
+        offset = following[1].decode()
+        if _UP_TO_DATE.search(head) is not None:
+            return
