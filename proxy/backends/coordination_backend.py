@@ -74,7 +74,7 @@ class Coordinator:
         """Open the PID sequence and the name bindings. Blocks until ZooKeeper is connected.
 
         Parameters:
-            journal: rows in Kafka; None: without --coordination kafka.
+            journal: rows in Kafka; None: there are none.
 
         Raises:
             SequenceError: the sequence cannot be read, or is not the data directory's.
@@ -84,9 +84,9 @@ class Coordinator:
             return self._open_journal(journal)
         if self.topic_of_pids():
             raise SequenceError(
-                "the PIDs of this directory come from the Kafka cluster: say --coordination kafka."
-                f" ({self._mark(KAFKA_MARK)} says so; another sequence would lease the same PIDs"
-                " again)"
+                "the PIDs of this directory come from the Kafka cluster: say --log kafka and"
+                f" --coordination kafka. ({self._mark(KAFKA_MARK)} says so; another sequence would"
+                " lease the same PIDs again)"
             )
         known = self._read_mark(ZOOKEEPER_MARK)
         config = zookeeper_config(self._settings)
@@ -176,9 +176,8 @@ class Coordinator:
                 )
         if tree and (journal is None or not was_moved(journal, tree)):
             raise SequenceError(
-                "the PIDs of this directory come from ZooKeeper: say --zookeeper instead of"
-                " --coordination kafka, or move them by `pidlease coordination migrate`."
-                f" ({self._mark(ZOOKEEPER_MARK)} says so)"
+                "the PIDs of this directory come from ZooKeeper: say --zookeeper, or move them to"
+                f" Kafka by `pidlease coordination migrate`. ({self._mark(ZOOKEEPER_MARK)} says so)"
             )
 
     def _end_of_file(self) -> int:

@@ -100,12 +100,12 @@ async def _move(
     await _claim(journal, report)
     try:
         if was_moved(journal, tree):
-            raise MoveError("it was moved already; start the servers with --coordination kafka")
+            raise MoveError("it was moved already; start the servers without --zookeeper")
         moving = moving_row(tree)
         if has_blocks(journal) and journal.get(moving.kind, moving.id) is None:
             raise MoveError(
-                "the topic __pidlease has PIDs of its own: servers with --coordination kafka have"
-                " served this cluster"
+                "the topic __pidlease has PIDs of its own: servers without --zookeeper have served"
+                " this cluster"
             )
         data = json.dumps({"cluster": cluster, "topic": journal.topic_id}).encode()
         await asyncio.to_thread(zookeeper.ensure, zookeeper.path(MOVED), data)
@@ -129,9 +129,9 @@ async def _claim(journal: KafkaJournal, report: Callable[[str], None]) -> None:
         if not owner:
             return
         if not look:
-            report(f"{owner} has served this cluster with --coordination kafka; is it running?")
+            report(f"{owner} has served this cluster without --zookeeper; is it running?")
         await asyncio.sleep(_LOOK_SECONDS)
-    raise MoveError(f"{owner} serves this cluster with --coordination kafka; stop it")
+    raise MoveError(f"{owner} serves this cluster without --zookeeper; stop it")
 
 
 def _check_clusters(zookeeper: ZooKeeper, cluster: str) -> None:

@@ -104,7 +104,7 @@ class KafkaBackend(Backend):
     @override
     async def open(self) -> None:
         coordinator, folder = await self._pool.run(self._open)
-        in_kafka = self._settings.coordination == "kafka"
+        in_kafka = self._settings.coordinated_by_kafka
         if not in_kafka:
             await self._pool.run(partial(self._open_coordinator, coordinator))
         await self._reach()

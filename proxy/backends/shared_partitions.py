@@ -53,7 +53,7 @@ def shared_cluster(
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
     own = Member(node_id, server, host, port, member_url(settings, tls))
-    in_kafka = settings.coordination == "kafka"
+    in_kafka = settings.coordinated_by_kafka
     session = SESSION_SECONDS if in_kafka else settings.zookeeper_session_seconds
     return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))
 

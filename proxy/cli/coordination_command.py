@@ -34,7 +34,7 @@ def migrate(
         str | None, typer.Option(metavar="HOST:PORT,.../PATH", help="The servers' ZooKeeper.")
     ] = None,
 ) -> None:
-    """Move from ZooKeeper to Kafka itself: then servers run with `--coordination kafka`.
+    """Move from ZooKeeper to Kafka itself: then servers run without `--zookeeper`.
 
     Stop all servers before. Other settings, such as logins at Kafka, are those of `pidlease serve`:
     from the file, or from PIDLEASE_ variables. After an error, or a crash, run it again.
@@ -59,6 +59,5 @@ def migrate(
         raise refused(str(error)) from None
     typer.echo(
         f"moved to Kafka: {moved.blocks} blocks of PIDs, {moved.names} names, {moved.writers} ids"
-        f" of writers, policies of {moved.topics} topics; start the servers with --coordination"
-        " kafka instead of --zookeeper"
+        f" of writers, policies of {moved.topics} topics; start the servers without --zookeeper"
     )

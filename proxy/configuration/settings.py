@@ -334,16 +334,17 @@ class Settings(BaseSettings):
         5.0, description="longest wait for a call, and for the connection at the start"
     )
 
-    coordination: Literal["auto", "kafka"] = Field(
+    coordination: Literal["auto", "files", "kafka"] = Field(
         "auto",
         description="what keeps PIDs, names and the owner: kafka (the topic __pidlease of the"
-        " cluster), or auto: ZooKeeper if one is given, else files of data_dir",
+        " cluster), files (of data_dir), or auto: ZooKeeper if one is given, else kafka with"
+        " log=kafka, else files",
     )
 
     shared: bool = Field(
         default=False,
-        description="serve the cluster together with other active servers (with log=kafka and"
-        " zookeeper or coordination=kafka)",
+        description="serve the cluster together with other active servers (with log=kafka, and"
+        " PIDs in Kafka or ZooKeeper)",
     )
     workers: int = Field(
         1,
@@ -420,22 +421,18 @@ class Settings(BaseSettings):
     @field_validator("coordination")
     @classmethod
     def _is_one_coordinator(cls, value: str, info: ValidationInfo) -> str:
-        if value == "kafka" and (
-            info.data.get("log") != "kafka" or info.data.get("zookeeper") is not None
-        ):
-            raise ValueError("kafka needs log=kafka, and no zookeeper")
+        if value != "auto" and info.data.get("zookeeper") is not None:
+            raise ValueError(f"{value} and zookeeper are two coordinators: name one")
+        if value == "kafka" and info.data.get("log") != "kafka":
+            raise ValueError("kafka needs log=kafka")
         return value
 
     @field_validator("shared")
     @classmethod
     def _has_what_it_shares(cls, value: bool, info: ValidationInfo) -> bool:  # noqa: FBT001
-        coordinated = (
-            info.data.get("zookeeper") is not None or info.data.get("coordination") == "kafka"
-        )
-        if value and not (info.data.get("log") == "kafka" and coordinated):
+        if value and (info.data.get("log") != "kafka" or info.data.get("coordination") == "files"):
             raise ValueError(
-                "needs log=kafka, and zookeeper or coordination=kafka: without, there is nothing to"
-                " share"
+                "needs log=kafka, and not coordination=files: without, there is nothing to share"
             )
         return value
 
@@ -455,6 +452,13 @@ class Settings(BaseSettings):
         if value < info.data.get("group_min_session_seconds", value):
             raise ValueError("is shorter than group_min_session_seconds")
         return value
+
+    @property
+    def coordinated_by_kafka(self) -> bool:
+        """Whether PIDs, names and the owner are in the topic `__pidlease` of the cluster."""
+        if self.coordination == "auto":
+            return self.log == "kafka" and self.zookeeper is None
+        return self.coordination == "kafka"
 
 
 def split_address(value: str) -> tuple[str, int]:

@@ -192,9 +192,16 @@ def test_the_dashboards(monitored: list[dict[str, Any]]) -> None:
     [
         ("insecure=false", "name a certificate by tls.secret"),
         ("log=kafka", "needs kafka.upstream"),
-        ("replicas=2", "needs log=kafka, and coordination=kafka or zookeeper.servers"),
+        ("replicas=2", "needs log=kafka, and not coordination=files"),
         ("coordination=kafka", "coordination=kafka needs log=kafka"),
-        ("log=kafka,kafka.upstream=k:9092,replicas=2", "the second server stands by"),
+        (
+            "log=kafka,kafka.upstream=k:9092,replicas=2,coordination=files",
+            "the second server stands by",
+        ),
+        (
+            "log=kafka,kafka.upstream=k:9092,coordination=kafka,zookeeper.servers=z:2181",
+            "kafka and zookeeper.servers are two coordinators",
+        ),
         ("kafka.sasl.mechanism=PLAIN", "needs kafka.sasl.secret"),
         ("replicas=3", "replicas"),
         ("log=files", "log"),

@@ -101,7 +101,7 @@ def test_a_deployment_is_moved(
         with in_front_of(kafka, tmp_path / folder, **in_zookeeper) as server:
             server.launch()
             assert server.wait_exit() == 2
-            assert "say --coordination kafka instead of --zookeeper" in server.log_text()
+            assert "start without --zookeeper" in server.log_text()
     for folder in ("a", "b"):
         with in_front_of(kafka, tmp_path / folder, **IN_KAFKA) as server:
             server.start()

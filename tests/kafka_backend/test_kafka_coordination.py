@@ -21,7 +21,8 @@ from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
-IN_KAFKA = {"coordination": "kafka", "log_level": "info"}
+#: In front of Kafka this means Kafka.
+IN_KAFKA = {"coordination": "auto", "log_level": "info"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
     with in_front_of(kafka, tmp_path / "a") as in_files:
         in_files.launch()
         assert in_files.wait_exit() == 2
-        assert "say --coordination kafka" in in_files.log_text()
+        assert "come from the Kafka cluster" in in_files.log_text()
 
     shutil.rmtree(tmp_path / "a")
     with in_front_of(kafka, tmp_path / "b", **IN_KAFKA) as server:

@@ -95,6 +95,18 @@ class PidleaseServer(killable_server.PidleaseServer):
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
+    @override
+    def _environment(self) -> dict[str, str]:
+        """In front of Kafka, files are the coordinator where none is named.
+
+        Most tests share one Kafka with servers of other tests, each with a directory of its own:
+        with Kafka as the coordinator a server would wait until those are known to be gone.
+        """
+        env = super()._environment()
+        if env.get("PIDLEASE_LOG") == "kafka" and "PIDLEASE_ZOOKEEPER" not in env:
+            env.setdefault("PIDLEASE_COORDINATION", "files")
+        return env
+
     def _samples(self) -> list[Sample]:
         status, body = self.get("/metrics")
         if status != http.HTTPStatus.OK:

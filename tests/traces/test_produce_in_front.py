@@ -44,7 +44,7 @@ async def test_produce_in_front_of_kafka(kafka: KafkaServer, tmp_path: Path) -> 
     topic = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     await asyncio.to_thread(admin.create_topics([NewTopic(topic, RUNS)])[topic].result, 30)
-    settings = {"log": "kafka", "upstream": kafka.bootstrap}
+    settings = {"log": "kafka", "upstream": kafka.bootstrap, "coordination": "files"}
     async with traced(tmp_path / "data", **settings) as server, await server.connect() as client:
         partitions = list(range(RUNS))
         for partition in partitions:

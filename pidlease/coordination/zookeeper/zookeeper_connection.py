@@ -391,8 +391,8 @@ class ZooKeeper:
         """
         if self.node(self.path(MOVED)) is not None:
             raise ZooKeeperError(
-                "the PIDs were moved to Kafka, or this was begun: say --coordination kafka instead"
-                f" of --zookeeper (the node {MOVED} says so)"
+                "the PIDs were moved to Kafka, or this was begun: start without --zookeeper"
+                f" (the node {MOVED} says so)"
             )
 
     def ensure(self, path: str, data: bytes = b"") -> None:

@@ -29,12 +29,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (eq .Values.log "kafka") (not .Values.kafka.upstream) -}}
 {{- fail "log=kafka needs kafka.upstream: HOST:PORT,... of Kafka's brokers" -}}
 {{- end -}}
-{{- $inKafka := eq .Values.coordination "kafka" -}}
-{{- if and $inKafka (or (ne .Values.log "kafka") .Values.zookeeper.servers) -}}
-{{- fail "coordination=kafka needs log=kafka, and no zookeeper.servers" -}}
+{{- if and (eq .Values.coordination "kafka") (ne .Values.log "kafka") -}}
+{{- fail "coordination=kafka needs log=kafka" -}}
 {{- end -}}
-{{- if and (gt (int .Values.replicas) 1) (or (ne .Values.log "kafka") (not (or $inKafka .Values.zookeeper.servers))) -}}
-{{- fail "replicas=2 needs log=kafka, and coordination=kafka or zookeeper.servers: the second server stands by" -}}
+{{- if and (ne .Values.coordination "auto") .Values.zookeeper.servers -}}
+{{- fail (printf "coordination=%s and zookeeper.servers are two coordinators: name one" .Values.coordination) -}}
+{{- end -}}
+{{- if and (gt (int .Values.replicas) 1) (or (ne .Values.log "kafka") (eq .Values.coordination "files")) -}}
+{{- fail "replicas=2 needs log=kafka, and not coordination=files: the second server stands by" -}}
 {{- end -}}
 {{- if and .Values.kafka.sasl.mechanism (not .Values.kafka.sasl.secret) -}}
 {{- fail "kafka.sasl.mechanism needs kafka.sasl.secret: the secret with user and password" -}}
