@@ -46,11 +46,14 @@ class SharedView(NamedTuple):
         members: by node id.
         slots: the map.
         stranger: the name of a server without --shared that serves the cluster; empty: none.
+        registrar: the HTTP address of the member that writes the coordinator's rows; empty: none
+            does, as they are in ZooKeeper.
     """
 
     members: dict[int, Member]
     slots: SlotMap
     stranger: str = ""
+    registrar: str = ""
 
 
 class Members(Protocol):

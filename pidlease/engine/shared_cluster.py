@@ -63,6 +63,7 @@ class ServerInfo(NamedTuple):
         partitions: how many of the known partitions are in these slots.
         own: whether it is the server that reports.
         decides: whether it divides the slots.
+        registrar: whether it writes the coordinator's rows.
         silent: whether it does not answer pings.
         returning: whether it was silent, answers again, and will get slots after a while.
     """
@@ -72,6 +73,7 @@ class ServerInfo(NamedTuple):
     partitions: int
     own: bool
     decides: bool
+    registrar: bool
     silent: bool
     returning: bool
 
@@ -458,7 +460,8 @@ class SharedCluster:
         return [
             ServerInfo(
                 member, view.slots.count(node), partitions.get(node, 0), node == self.node_id,
-                node in order[:1], node in pings.silent, node in pings.returning,
+                node in order[:1], member.http_url == view.registrar != "", node in pings.silent,
+                node in pings.returning,
             )
             for node, member in sorted(view.members.items())
         ]  # fmt: skip

@@ -255,6 +255,9 @@ class SharingServer(Message):
     silent: bool = Field(description="it does not answer pings, so the others own its slots")
     returning: bool = Field(description="it was silent, and gets slots again after 30 s of answers")
     responds: bool = Field(description="it sent this response")
+    registrar: bool = Field(
+        default=False, description="it writes the coordinator's rows, where these are in Kafka"
+    )
     followed: int = Field(
         default=0,
         description="how many of its partitions the responding server gets if it ends",

@@ -206,8 +206,8 @@ def servers_table(found: ServersAnswer) -> Table:
     for each in found.servers:
         drained = "draining" if each.slots else "drained"
         states = {
-            drained: each.draining, "decides": each.decides, "does not answer": each.silent,
-            "answers again": each.returning,
+            drained: each.draining, "decides": each.decides, "registrar": each.registrar,
+            "does not answer": each.silent, "answers again": each.returning,
         }  # fmt: skip
         state = ", ".join(name for name, holds in states.items() if holds)
         texts = (each.server, str(each.node_id), each.kafka, each.http, f"{each.slots:,}",

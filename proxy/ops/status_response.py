@@ -71,6 +71,7 @@ def servers_of(engine: Engine) -> ServersAnswer:
                 partitions=each.partitions,
                 draining=each.member.draining,
                 decides=each.decides,
+                registrar=each.registrar,
                 silent=each.silent,
                 returning=each.returning,
                 responds=each.own,

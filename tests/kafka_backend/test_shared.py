@@ -187,6 +187,7 @@ def test_drain_and_rebalance_by_commands(pair: Pair) -> None:
     get_on(loads, within_s=_HANG_S)
     rows = _rows(pair)
     a, b = (_row(rows, each) for each in (pair.a, pair.b))
+    assert [a["registrar"], b["registrar"]].count(True) == ("zookeeper" not in pair.a.settings)
 
     text = _done(pair.b, "drain", str(a["node_id"]))
     assert text == f"{a['server']} is drained: it owns no slot\n"

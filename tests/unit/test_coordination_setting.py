@@ -23,7 +23,7 @@ _ZOOKEEPER = {"zookeeper": "zk1:2181/p"}
         ({**_KAFKA, **_ZOOKEEPER}, False),
     ],
 )
-def test_kafka_where_it_is_the_log(given: dict[str, Any], in_kafka: bool) -> None:  # noqa: FBT001
+def test_kafka_where_it_is_the_log(given: dict[str, Any], in_kafka: bool) -> None:
     assert load_settings(None, given).coordinated_by_kafka is in_kafka
 
 

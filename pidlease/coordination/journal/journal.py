@@ -13,6 +13,8 @@ Fields = dict[str, Any]
 NEXT_NUMBER: Final = "+"
 #: The field of a row that is removed when the session of its server has ended.
 SESSION: Final = "session"
+#: The kind of the row about the server that writes the journal; its id is empty.
+OWNER: Final = "owner"
 
 
 class JournalError(Exception):

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from typing_extensions import override
 
 from pidlease.coordination.journal.journal import (
+    OWNER,
     SESSION,
     Fields,
     Journal,
@@ -120,7 +121,10 @@ class JournalMembers(Members):
                 slots = _slots(self._journal.get(_MAP, ""))
             except (ValueError, KeyError, TypeError) as error:
                 raise MembersError(f"a row of the members cannot be read: {error!r}") from error
-            return SharedView({each.node_id: each for each in members}, slots, self._stranger())
+            registrar = (self._journal.get(OWNER, "") or {}).get("url", "")
+            return SharedView(
+                {each.node_id: each for each in members}, slots, self._stranger(), registrar
+            )
 
     @override
     def slots(self) -> SlotMap:

@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from pidlease.coordination.journal.journal import (
     NEXT_NUMBER,
+    OWNER,
     Fields,
     Journal,
     JournalConflictError,
@@ -73,7 +74,6 @@ _REPLICAS: Final = 3
 _PLACE: Final = TopicPartition(SERVED_TOPIC, 0)
 #: The kinds of rows that are about the journal itself.
 _FORMAT: Final = "format"
-_OWNER: Final = "owner"
 _VERSION: Final = 1
 
 _READ_BYTES: Final = 4 << 20
@@ -313,7 +313,7 @@ class KafkaJournal(Journal, Ownership):
             raise JournalError(str(error)) from error
 
     def _owner(self) -> Fields:
-        return self._rows.get(_OWNER, {}).get("", {})
+        return self._rows.get(OWNER, {}).get("", {})
 
     def _serves_elsewhere(self, owner: Fields) -> bool:
         return bool(owner.get("server")) and owner["folder"] != self._folder
@@ -321,7 +321,7 @@ class KafkaJournal(Journal, Ownership):
     def _owner_row(self, server: str) -> Row:
         pid = -1 if self._writer is None else self._writer.pid
         fields = {"server": server, "folder": self._folder, "run": self._run, "writer": pid}
-        return Row(_OWNER, "", fields)
+        return Row(OWNER, "", fields)
 
     async def _settle(self) -> None:
         """Become the writer again if the last outcome is unknown, and read what is in the log.

@@ -27,6 +27,7 @@ import structlog
 from typing_extensions import override
 
 from pidlease.coordination.journal.journal import (
+    OWNER,
     SESSION,
     Fields,
     JournalConflictError,
@@ -66,7 +67,7 @@ _SPREAD_SECONDS: Final = 0.1
 #: The kinds with rows that end with a session.
 _OF_SESSIONS: Final = ("member",)
 #: The kinds that only the registrar itself puts.
-_OF_REGISTRARS: Final = ("owner", "format")
+_OF_REGISTRARS: Final = (OWNER, "format")
 
 _log = structlog.get_logger(__name__)
 

@@ -328,7 +328,8 @@ export async function refusals(query, get) {
 const sharingState = (row) => (row.silent ? "does not answer"
   : row.returning ? "answers again, gets slots soon"
   : row.draining ? "hands its slots over"
-  : row.decides ? "divides the slots" : "serves");
+  : [row.decides && "divides the slots", row.registrar && "writes the coordinator's rows"]
+    .filter(Boolean).join(", ") || "serves");
 
 export async function servers(query, get) {
   const found = await get("servers", {});

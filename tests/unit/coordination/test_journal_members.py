@@ -4,6 +4,7 @@ import pytest
 
 from pidlease.coordination.fence_log import Fence, FenceLogError, FencePosition
 from pidlease.coordination.journal import journal_fences
+from pidlease.coordination.journal.journal import OWNER
 from pidlease.coordination.journal.journal_fences import JournalFences
 from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
@@ -48,7 +49,9 @@ def test_members_come_and_go() -> None:
     assert noticed
     assert [each._replace(joined=0) for each in found.members.values()] == [member(1), member(2)]
     assert found.members[1].joined < found.members[2].joined
-    assert (found.slots, found.stranger) == (EMPTY_MAP, "")
+    assert (found.slots, found.stranger, found.registrar) == (EMPTY_MAP, "", "")
+    rows.rows[OWNER, ""] = {"server": "several", "url": found.members[2].http_url}
+    assert one.read().registrar == found.members[2].http_url
     one.join(member(1, draining=True))
     after = two.read().members
     assert after[1].draining
