@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from pidlease import __version__
-from proxy.configuration.settings import Settings
+from proxy.configuration.component_configs import check_exposure, security_config
+from proxy.configuration.settings import Settings, load_settings
 from tests.observability.install import PrometheusUnavailableError, tool
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -88,7 +89,7 @@ def test_the_schema_has_each_value() -> None:
     (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
     for text in (example, *(path.read_text() for path in _SETS)):
         jsonschema.validate(yaml.safe_load(text), schema)
-    for wrong in ({"replica": 1}, {"replicas": 3}, {"settings": {"lease-seconds": 60}}):
+    for wrong in ({"replica": 1}, {"replicas": 0}, {"settings": {"lease-seconds": 60}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
 
@@ -139,6 +140,42 @@ def test_a_standby(tmp_path: Path) -> None:
         for each in container["volumeMounts"]
         if each["name"] != "data"
     )
+
+
+@needs_helm
+@pytest.mark.parametrize("secured", [True, False])
+def test_active_servers(secured: bool, tmp_path: Path) -> None:
+    """Each pod says where it is itself, with settings that the server accepts."""
+    (path,) = (each for each in _SETS if each.stem == "shared")
+    plain = ("--set", "tls.secret=,tls.serverPrincipals=,insecure=true")
+    documents = _rendered("--values", path, *(() if secured else plain))
+    stateful = _one(documents, "StatefulSet")["spec"]
+    assert (stateful["replicas"], stateful["updateStrategy"]["type"]) == (3, "RollingUpdate")
+    pod, variables = _server(documents)
+    names = list(variables)  # Kubernetes replaces $(POD) if it stands before
+    assert names.index("POD") < names.index("PIDLEASE_KAFKA_ADVERTISE")
+    services = [each for each in documents if each["kind"] == "Service"]
+    (service,) = (each for each in services if each["spec"].get("clusterIP") == "None")
+    host = f"pidlease-1.{service['metadata']['name']}.ingest.svc"
+    assert stateful["serviceName"] == service["metadata"]["name"]
+    given = {
+        name.removeprefix("PIDLEASE_").lower(): str(value).replace("$(POD)", "pidlease-1")
+        for name, value in variables.items()
+        if name.startswith("PIDLEASE_")
+    }
+    # As the image has them.
+    given |= {"data_dir": str(tmp_path), "kafka_listen": "0.0.0.0:9092",
+              "http_listen": "0.0.0.0:8080"}  # fmt: skip
+    settings = load_settings(None, given)
+    check_exposure(settings)
+    assert (settings.shared, settings.coordinated_by_kafka) == (True, True)
+    assert settings.kafka_advertise == f"{host}:9092"
+    assert settings.http_advertise == f"{host}:8080"
+    assert (security_config(settings).members is not None) is secured
+    assert bool([each for each in pod.get("volumes", []) if each["name"] == "tls"]) is secured
+    ingress = _one(documents, "NetworkPolicy")["spec"]["ingress"]
+    own = stateful["selector"]
+    assert {"from": [{"podSelector": own}], "ports": [{"port": "http"}]} in ingress
 
 
 @pytest.fixture
@@ -192,18 +229,24 @@ def test_the_dashboards(monitored: list[dict[str, Any]]) -> None:
     [
         ("insecure=false", "name a certificate by tls.secret"),
         ("log=kafka", "needs kafka.upstream"),
-        ("replicas=2", "needs log=kafka, and not coordination=files"),
+        ("replicas=2", "need log=kafka, and not coordination=files"),
+        ("shared=true", "need log=kafka, and not coordination=files"),
+        ("log=kafka,kafka.upstream=k:9092,shared=true,kafka.advertise=h:1", "by its own name"),
+        (
+            "log=kafka,kafka.upstream=k:9092,shared=true,tls.secret=s",
+            "needs tls.serverPrincipals",
+        ),
         ("coordination=kafka", "coordination=kafka needs log=kafka"),
         (
             "log=kafka,kafka.upstream=k:9092,replicas=2,coordination=files",
-            "the second server stands by",
+            "where the second server stands by",
         ),
         (
             "log=kafka,kafka.upstream=k:9092,coordination=kafka,zookeeper.servers=z:2181",
             "kafka and zookeeper.servers are two coordinators",
         ),
         ("kafka.sasl.mechanism=PLAIN", "needs kafka.sasl.secret"),
-        ("replicas=3", "replicas"),
+        ("log=kafka,kafka.upstream=k:9092,replicas=3", "more than 2 replicas need shared=true"),
         ("log=files", "log"),
     ],
 )

@@ -35,8 +35,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if and (ne .Values.coordination "auto") .Values.zookeeper.servers -}}
 {{- fail (printf "coordination=%s and zookeeper.servers are two coordinators: name one" .Values.coordination) -}}
 {{- end -}}
-{{- if and (gt (int .Values.replicas) 1) (or (ne .Values.log "kafka") (eq .Values.coordination "files")) -}}
-{{- fail "replicas=2 needs log=kafka, and not coordination=files: the second server stands by" -}}
+{{- if and (or .Values.shared (gt (int .Values.replicas) 1)) (or (ne .Values.log "kafka") (eq .Values.coordination "files")) -}}
+{{- fail "shared, and replicas=2, where the second server stands by, need log=kafka, and not coordination=files" -}}
+{{- end -}}
+{{- if and (gt (int .Values.replicas) 2) (not .Values.shared) -}}
+{{- fail "more than 2 replicas need shared=true: of others, one serves and one stands by" -}}
+{{- end -}}
+{{- if and .Values.shared .Values.kafka.advertise -}}
+{{- fail "shared=true has no kafka.advertise: clients connect to each pod by its own name" -}}
+{{- end -}}
+{{- if and .Values.shared .Values.tls.secret (not .Values.tls.serverPrincipals) -}}
+{{- fail "shared=true with tls.secret needs tls.serverPrincipals: servers know one another by the users of their certificates" -}}
 {{- end -}}
 {{- if and .Values.kafka.sasl.mechanism (not .Values.kafka.sasl.secret) -}}
 {{- fail "kafka.sasl.mechanism needs kafka.sasl.secret: the secret with user and password" -}}
