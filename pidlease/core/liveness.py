@@ -89,9 +89,12 @@ class Liveness:
         self._by_age: list[int] = []
         self._peers: dict[int, _Peer] = {}
         self._pinged: set[int] = set()
+        #: What `report` says besides the version; None: something has changed since.
+        self._findings: PeerReport | None = None
 
     def set_members(self, joined: Mapping[int, int]) -> None:
         """Note the members, and when each has joined. A new one counts as answering at first."""
+        self._findings = None
         before = self._peers
         self._by_age = sorted(joined, key=lambda node: joined[node])
         self._peers = {}
@@ -105,6 +108,7 @@ class Liveness:
 
     def tick(self) -> list[int]:
         """Count one tick; return the members to ping now."""
+        self._findings = None
         for node, peer in self._peers.items():
             if node not in self._pinged:
                 continue
@@ -133,14 +137,20 @@ class Liveness:
                 break
         return found
 
-    def answered(self, node: int, report: PeerReport | None) -> None:
-        """Note an answer of a member."""
+    def answered(self, node: int, report: PeerReport | None) -> bool:
+        """Note an answer of a member; return whether it says anything new about who answers."""
         peer = self._peers.get(node)
-        if peer is not None:
-            peer.unanswered, peer.report = 0, report
+        if peer is None:
+            return False
+        news = peer.silent or _findings(report) != _findings(peer.report)
+        if peer.silent:
+            self._findings = None
+        peer.unanswered, peer.report = 0, report
+        return news
 
     def refused(self, node: int) -> None:
         """Note that nothing serves at a member's address: it is silent at once."""
+        self._findings = None
         peer = self._peers.get(node)
         if peer is not None:
             peer.unanswered = max(peer.unanswered, SILENT_TICKS)
@@ -161,12 +171,15 @@ class Liveness:
         Parameters:
             version: of the map.
         """
-        return PeerReport(
-            version,
-            tuple(node for node, each in self._peers.items() if each.silent),
-            tuple(node for node, each in self._peers.items() if each.suspected and not each.silent),
-            self.abstains,
-        )
+        if self._findings is None:
+            peers = self._peers.items()
+            self._findings = PeerReport(
+                0,
+                tuple(node for node, each in peers if each.silent),
+                tuple(node for node, each in peers if each.suspected and not each.silent),
+                self.abstains,
+            )
+        return self._findings._replace(version=version)
 
     def _first_report(self, order: list[int]) -> PeerReport | None:
         """Return what the member that divides the slots knows about the others."""
@@ -218,3 +231,8 @@ class Liveness:
         """Return the members that answer again, and will get slots after a while."""
         report = self._first_report(self._order(in_map))
         return frozenset() if report is None else frozenset(report.returning) - {self._own}
+
+
+def _findings(report: PeerReport | None) -> PeerReport | None:
+    """Return what a report says about other members."""
+    return None if report is None else report._replace(version=0)

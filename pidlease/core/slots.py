@@ -6,6 +6,7 @@ assignment. The map names the owner of each slot. A reassignment moves the fewes
 
 import heapq
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -55,15 +56,18 @@ def slot_weights(topics: Mapping[str, int]) -> list[int]:
     Parameters:
         topics: the number of partitions, by topic.
     """
-    weights = [0] * SLOTS
+    # By how much each slot has more than the one before it. A topic's partitions lie in adjacent
+    # slots, so it changes a few of these, however many it has.
+    steps = [0] * SLOTS
     for topic, count in topics.items():
-        first = slot_of(topic, 0)
         rounds, rest = divmod(count, SLOTS)
-        if rounds:
-            weights = [weight + rounds for weight in weights]
-        for number in range(rest):
-            weights[(first + number) % SLOTS] += 1
-    return weights
+        first = slot_of(topic, 0)
+        end = first + rest
+        steps[0] += rounds + (end > SLOTS)
+        steps[first] += 1
+        if end != SLOTS:
+            steps[end % SLOTS] -= 1
+    return list(accumulate(steps))
 
 
 def reassigned(

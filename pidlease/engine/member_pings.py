@@ -160,10 +160,11 @@ class MemberPings:
 
     def note_answer(self, node: int, report: PeerReport | None) -> None:
         """Note an answer of a member."""
-        self._liveness.answered(node, report)
+        news = self._liveness.answered(node, report)
         if report is not None:
             self._heard_version = max(self._heard_version, report.version)
-        self._compare()
+        if news:  # else a look at all members for each answer of each
+            self._compare()
 
     def note_refusal(self, node: int) -> None:
         """Note that nothing serves at a member's address."""

@@ -50,6 +50,20 @@ SHARING: Final = (
         (_RULES, _PINGS),
     ),
     Mutant(
+        "an answer with news is not acted upon",
+        _LIVENESS,
+        "        news = peer.silent or _findings(report) != _findings(peer.report)\n",
+        "        news = False\n",
+        (_RULES, _PINGS),
+    ),
+    Mutant(
+        "a report is kept over a tick",
+        _LIVENESS,
+        '        """Count one tick; return the members to ping now."""\n        self._findings = None\n',
+        '        """Count one tick; return the members to ping now."""\n',
+        (_RULES, _PINGS),
+    ),
+    Mutant(
         "a member that answers once gets its slots back",
         _LIVENESS,
         "                peer.suspected = peer.answered < RETURN_TICKS\n",

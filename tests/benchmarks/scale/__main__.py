@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tests.benchmarks import metadata
 from tests.benchmarks.copying import turns
+from tests.benchmarks.members import on_kafka, simulated
 from tests.benchmarks.scale import (
     fairness,
     growth,
@@ -74,6 +75,8 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "http-appends": http_appends.measure,
     "http-reads": http_reads.measure,
     "streams": streams.measure,
+    "members": on_kafka.measure,
+    "members-simulated": simulated.measure,
     "copy": turns.measure_embedded,
     "copy-in-front": turns.measure_in_front,
     "spark-copy": sink.measure,
@@ -86,6 +89,7 @@ _MISSING: dict[str, Callable[[], str | None]] = {
     "leases": zookeeper.unavailable_reason,
     "in-front": kafka.unavailable_reason,
     "streams": streams.missing,
+    "members": kafka.unavailable_reason,
     "copy": kafka.unavailable_reason,
     "copy-in-front": kafka.unavailable_reason,
     "spark-copy": lambda: kafka.unavailable_reason() or spark.spark_missing(),

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from pidlease.core.liveness import RETURN_TICKS, SILENT_TICKS, Deciders, Liveness, PeerReport
+from tests.crash.seeds import new_random
 
 _HUNDRED = {node: node for node in range(1, 101)}
 
@@ -182,3 +183,35 @@ def test_a_member_that_others_ping_is_known_by_their_report() -> None:
     assert last.returning(_HUNDRED) == {51}
     last.answered(1, PeerReport(1))
     assert last.silent(_HUNDRED) == frozenset()
+
+
+@pytest.mark.parametrize("own", [1, 3, 6])
+def test_what_is_known_is_computed_anew_when_it_has_changed(own: int) -> None:
+    """A report is kept until something changes; and an answer without news changes nothing."""
+    random = new_random(f"liveness-{own}")
+    nodes, in_map = range(1, 7), [1, 2, 3, 5, 6]
+    one = _liveness(own, len(nodes))
+    news = 0
+    for _ in range(2_000):
+        kind, node = (
+            random.choice(("tick", "answer", "answer", "refuse", "join")),
+            random.choice(nodes),
+        )
+        if kind == "tick":
+            one.tick()
+        elif kind == "refuse" and node != own:
+            one.refused(node)
+        elif kind == "join":
+            one.set_members({each: each for each in nodes if each != node or each == own})
+        else:
+            silent = tuple(sorted(random.sample(nodes, random.choice((0, 0, 0, 1, 3)))))
+            report = PeerReport(random.randrange(9), silent, (), random.random() < 0.2)
+            before = one.silent(in_map), one.deciders(in_map)
+            if one.answered(node, report):
+                news += 1
+            else:
+                assert (one.silent(in_map), one.deciders(in_map)) == before
+        told = one.report(7)
+        one._findings = None
+        assert one.report(7) == told
+    assert news > 100

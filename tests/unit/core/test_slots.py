@@ -1,8 +1,11 @@
 """Slots of partitions, and their division among servers."""
 
+from collections import Counter
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pidlease.core.slots import (
     EMPTY_MAP,
@@ -29,6 +32,21 @@ def test_weights_count_partitions() -> None:
     for number in range(3):
         assert weights[slot_of("orders", number)] >= 2
     assert max(weights) <= 3
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers(0, 3 * SLOTS), max_size=20))
+def test_weights_are_those_of_each_partition(topics: dict[str, int]) -> None:
+    expected = Counter(
+        slot_of(topic, number) for topic in topics for number in range(topics[topic])
+    )
+    assert slot_weights(topics) == [expected[slot] for slot in range(SLOTS)]
+
+
+def test_weights_at_the_end_of_the_slots() -> None:
+    first = slot_of("orders", 0)
+    for count in (SLOTS - first - 1, SLOTS - first, SLOTS - first + 1, SLOTS):
+        expected = Counter(slot_of("orders", number) for number in range(count))
+        assert slot_weights({"orders": count}) == [expected[slot] for slot in range(SLOTS)]
 
 
 def test_the_first_server_gets_everything() -> None:
