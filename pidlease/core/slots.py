@@ -89,7 +89,8 @@ def reassigned(
     wanted = tuple(sorted(members))
     if not wanted or (wanted == before.members and not anew):
         return before
-    owners = [owner if owner in wanted else NO_OWNER for owner in before.owners]
+    known = frozenset(wanted)
+    owners = [owner if owner in known else NO_OWNER for owner in before.owners]
     # Slots with partitions and those without are divided separately: a topic that is created
     # later lies in slots without any, and its partitions should not all have one owner.
     _divide(owners, wanted, {slot: weight for slot, weight in enumerate(weights) if weight})

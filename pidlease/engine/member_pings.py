@@ -84,7 +84,7 @@ class MemberPings:
         self._changed: Final = changed
         self._liveness: Final = Liveness(own)
         self._members: Mapping[int, Member] = {}
-        self._in_map: tuple[int, ...] = ()
+        self._in_map: frozenset[int] = frozenset()
         self._version = -1
         #: The newest version of the map that another member has named since the last tick.
         self._heard_version = -1
@@ -114,7 +114,7 @@ class MemberPings:
             in_map: the members that the slots were divided among last.
             version: of the map.
         """
-        self._members, self._in_map, self._version = members, in_map, version
+        self._members, self._in_map, self._version = members, frozenset(in_map), version
         self._liveness.set_members({node: each.joined for node, each in members.items()})
         self._keep_connections(members)
         self._compare()
