@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tests.benchmarks import metadata
 from tests.benchmarks.copying import turns
-from tests.benchmarks.members import on_kafka, simulated
+from tests.benchmarks.members import cost, on_kafka, simulated
 from tests.benchmarks.scale import (
     fairness,
     growth,
@@ -75,6 +75,7 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "http-appends": http_appends.measure,
     "http-reads": http_reads.measure,
     "streams": streams.measure,
+    "active-servers": cost.measure,
     "members": on_kafka.measure,
     "members-simulated": simulated.measure,
     "copy": turns.measure_embedded,
@@ -89,6 +90,7 @@ _MISSING: dict[str, Callable[[], str | None]] = {
     "leases": zookeeper.unavailable_reason,
     "in-front": kafka.unavailable_reason,
     "streams": streams.missing,
+    "active-servers": kafka.unavailable_reason,
     "members": kafka.unavailable_reason,
     "copy": kafka.unavailable_reason,
     "copy-in-front": kafka.unavailable_reason,
