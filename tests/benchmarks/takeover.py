@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.takeover`: how long partitions are not writable when a server goes.
 
-Three servers share a real Kafka, with a real ZooKeeper, both with their defaults. A producer writes
+Three servers share a real Kafka, which is the coordinator, or a real ZooKeeper is. A producer writes
 to each partition all the time. The figure is the time from the fault to the first acknowledgement
 afterwards, or a later and longer time without one, of each partition that the server owned.
 """
@@ -45,7 +45,7 @@ _CALM_S = 2.0
 _AFTER_S = 1.0
 _FINISH_S = 300.0
 #: Between two records of a partition: all together some hundred a second.
-_PAUSE_S = {12: 0.02, 100: 0.1}
+_PAUSE_S = {12: 0.02, 100: 0.1, 1000: 1.0}
 
 
 @dataclass
@@ -144,12 +144,16 @@ class Cluster:
 
 
 @contextmanager
-def _upstream(folder: Path) -> Iterator[tuple[KafkaServer, dict[str, str]]]:
-    with (
-        KafkaServer(folder / "kafka") as kafka,
-        ZooKeeperServer(folder / "zookeeper", tick_ms=_TICK_MS) as zookeeper,
-    ):
-        yield kafka, {"zookeeper": f"{zookeeper.hosts}/p", "shared": "true", "log_level": "info"}
+def _upstream(
+    folder: Path, *, with_zookeeper: bool
+) -> Iterator[tuple[KafkaServer, dict[str, str]]]:
+    settings = {"coordination": "auto", "shared": "true", "log_level": "info"}
+    with ExitStack() as stack:
+        kafka = stack.enter_context(KafkaServer(folder / "kafka"))
+        if with_zookeeper:
+            zookeeper = ZooKeeperServer(folder / "zookeeper", tick_ms=_TICK_MS)
+            settings["zookeeper"] = f"{stack.enter_context(zookeeper).hosts}/p"
+        yield kafka, settings
 
 
 def _separate(
@@ -243,14 +247,18 @@ def _workers(
 def main(
     partitions: Annotated[list[int] | None, typer.Option(help="Of the topic; repeatable.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Of each fault.")] = 5,
+    *,
+    zookeeper: Annotated[bool, typer.Option(help="ZooKeeper is the coordinator.")] = False,
+    workers: Annotated[bool, typer.Option(help="Also kill workers of one supervisor.")] = True,
 ) -> None:
     """Measure, print a table, and write build/takeover.json."""
     faults: list[Fault] = []
-    with TemporaryDirectory(prefix="takeover-") as folder, _upstream(Path(folder)) as (
-        kafka, settings,
-    ):  # fmt: skip
+    with (
+        TemporaryDirectory(prefix="takeover-") as folder,
+        _upstream(Path(folder), with_zookeeper=zookeeper) as (kafka, settings),
+    ):
         for count in partitions or [12, 100]:
-            for way in (_separate, _workers):
+            for way in (_separate, _workers) if workers else (_separate,):
                 faults += way(kafka, settings, Path(folder) / f"{count}", count, rounds)
     table = Table("fault", "partitions", "n", "p50, s", "p99, s", "max, s")
     for each in faults:
