@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.takeover`: how long partitions are not writable when a server goes.
 
-Three servers share a real Kafka, which is the coordinator, or a real ZooKeeper is. A producer writes
+Three servers share a real Kafka. It is the coordinator, or a real ZooKeeper is. A producer writes
 to each partition all the time. The figure is the time from the fault to the first acknowledgement
 afterwards, or a later and longer time without one, of each partition that the server owned.
 """
