@@ -318,7 +318,7 @@ class Settings(BaseSettings):
     )
 
     zookeeper: Annotated[str, AfterValidator(_is_zookeeper)] | None = Field(
-        None, description="HOST:PORT,.../CHROOT, the source of PIDs; default: a file"
+        None, description="HOST:PORT,.../CHROOT, the source of PIDs; default: see coordination"
     )
     zookeeper_digest: SecretStr = Field(
         SecretStr(""), description="USER:PASSWORD; better given by PIDLEASE_ZOOKEEPER_DIGEST"
