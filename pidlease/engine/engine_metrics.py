@@ -53,6 +53,7 @@ def _shared(engine: Engine, cluster: SharedCluster, moves: PartitionMoves) -> It
     members = cluster.view.members
     yield metrics.SERVERS.of(len(members))
     yield metrics.SERVERS_ANSWERING.of(len(members.keys() - cluster.pings.silent))
+    yield metrics.DIVIDES_SLOTS.of(cluster.divides)
     yield metrics.SILENT_SERVERS_MOVED.of(cluster.silent_moved)
     yield metrics.PARTITIONS_OWNED.of(sum(not each.elsewhere for each in engine.partitions()))
     yield metrics.PARTITIONS_WITHOUT_OWNER.of(cluster.without_owner())

@@ -133,6 +133,9 @@ SERVERS = _define(
 SERVERS_ANSWERING = _define(
     "gauge", "pidlease_servers_answering", "Active servers that answer pings; this one included."
 )
+DIVIDES_SLOTS = _define(
+    "gauge", "pidlease_divides_slots", "1 if this server divides the slots among active servers."
+)
 SILENT_SERVERS_MOVED = _define(
     "counter",
     "pidlease_silent_servers_moved",

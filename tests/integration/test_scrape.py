@@ -19,7 +19,7 @@ SEVERAL = (
     "pidlease_partitions_taken_over", "pidlease_partitions_handed_over",
     "pidlease_takeover_seconds", "pidlease_servers_answering", "pidlease_silent_servers_moved",
     "pidlease_takeover_offsets", "pidlease_followed_partitions", "pidlease_follower_lag_seconds",
-    "pidlease_partitions_fetched",
+    "pidlease_partitions_fetched", "pidlease_divides_slots",
 )  # fmt: skip
 #: Those of servers with logins or ACLs.
 SECURED = (

@@ -59,8 +59,8 @@ SHARING: Final = (
     Mutant(
         "a report is kept over a tick",
         _LIVENESS,
-        '        """Count one tick; return the members to ping now."""\n        self._findings = None\n',
-        '        """Count one tick; return the members to ping now."""\n',
+        'members to ping now."""\n        self._findings = None\n',
+        'members to ping now."""\n',
         (_RULES, _PINGS),
     ),
     Mutant(

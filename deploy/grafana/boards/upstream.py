@@ -128,6 +128,11 @@ _SHARED: Final = Row("Several active servers", (
         Query(gained(metrics.SILENT_SERVERS_MOVED, "instance"), "moved by {{instance}}"),
     ),
     graph(
+        "Servers that divide the slots",
+        "One. Two: they do not reach one another. Runbook: TwoDeciders.",
+        COUNT, Query(series(metrics.DIVIDES_SLOTS), "{{instance}}"),
+    ),
+    graph(
         "Partitions moved", "None, except when servers come and go.", PER_SECOND,
         Query(rate(metrics.PARTITIONS_TAKEN_OVER, "instance"), "{{instance}} taken over"),
         Query(rate(metrics.PARTITIONS_HANDED_OVER, "instance"), "{{instance}} handed over"),
@@ -143,7 +148,8 @@ _SHARED: Final = Row("Several active servers", (
         Query(gained(metrics.STATES_FETCHED, "instance"), "{{instance}} fetched at once"),
     ),
     graph(
-        "Age of the followed states", "1 s to 2 s. More: a server does not send its states.",
+        "Age of the followed states",
+        "1 s to 2 s. More: a server does not send its states. Runbook: FollowedStatesOld.",
         SECONDS, Query(series(metrics.FOLLOWER_LAG), "{{instance}}"),
     ),
     graph(
