@@ -138,7 +138,7 @@ class Liveness:
         return found
 
     def answered(self, node: int, report: PeerReport | None) -> bool:
-        """Note an answer of a member; return whether it says anything new about who answers."""
+        """Note an answer of a member; return whether it says anything new about the members."""
         peer = self._peers.get(node)
         if peer is None:
             return False

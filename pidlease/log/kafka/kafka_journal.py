@@ -605,7 +605,7 @@ class KafkaJournal(Journal, Ownership):
         try:
             self._created = await create_served_topic(self._upstream.cluster) or self._created
         except RefusedChangeError as error:
-            self._upstream.cluster.stale()  # whoever has the right may create it meanwhile
+            self._upstream.cluster.stale()  # an administrator may create it meanwhile
             raise JournalError(
                 f"{SERVED_TOPIC} cannot be created: {error}; allow Create, or create it"
             ) from error
