@@ -92,8 +92,8 @@ class PidleaseStreams(StreamServer):
 class _OtherServer(StreamServer):
     def __init__(self, folder: Path) -> None:
         self.port, self._second_port = free_ports(2)
-        self._folder = folder
-        self.process = ServerProcess(self.name, folder / "server.log", folder)
+        self._folder = folder.resolve()  # the servers run in it
+        self.process = ServerProcess(self.name, self._folder / "server.log", self._folder)
 
     def __enter__(self) -> Self:
         self._folder.mkdir(exist_ok=True)
