@@ -12,6 +12,8 @@ from pidlease.storage.io_pool import IoPool
 ZOOKEEPER_MARK: Final = "zookeeper"
 #: The file, beside the sequence's, with the id of the topic in Kafka that the PIDs come from.
 KAFKA_MARK: Final = "kafka"
+#: The one that says that the directory was there before the topic was.
+KAFKA_BEGUN_MARK: Final = "kafka-begun"
 
 
 class SequenceError(Exception):

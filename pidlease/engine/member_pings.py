@@ -197,6 +197,11 @@ class MemberPings:
 
     # ------------------------------------------------------------------ conclusions
 
+    @property
+    def abstains(self) -> bool:
+        """Whether this server reaches so few members that it divides no slots."""
+        return self._liveness.abstains
+
     def deciders(self) -> Deciders:
         """Return which members divide the slots, and which members get none."""
         return self._liveness.deciders(self._in_map)

@@ -401,7 +401,8 @@ class SharedCluster:
     @property
     def divides(self) -> bool:
         """Whether this server divides the slots, as far as it knows."""
-        return not self.adrift and self.pings.deciders().order[:1] == [self.node_id]
+        pings = self.pings
+        return not (self.adrift or pings.abstains) and pings.deciders().order[:1] == [self.node_id]
 
     def is_silent(self, url: str) -> bool:
         """Return whether the member at an address of HTTP does not answer pings."""

@@ -24,6 +24,7 @@ from pidlease.coordination.members import Members
 from pidlease.coordination.name_bindings import BindingConflictError, NameBindings
 from pidlease.coordination.ownership import Ownership
 from pidlease.coordination.pid_sequence import (
+    KAFKA_BEGUN_MARK,
     KAFKA_MARK,
     ZOOKEEPER_MARK,
     Coordination,
@@ -84,9 +85,9 @@ class Coordinator:
             return self._open_journal(journal)
         if self.topic_of_pids():
             raise SequenceError(
-                "the PIDs of this directory come from the Kafka cluster: say --log kafka and"
-                f" --coordination kafka. ({self._mark(KAFKA_MARK)} says so; another sequence would"
-                " lease the same PIDs again)"
+                "the PIDs of this directory come from the Kafka cluster: say --log kafka, without"
+                f" --zookeeper and without --coordination files. ({self._mark(KAFKA_MARK)} says so;"
+                " another sequence would lease the same PIDs again)"
             )
         known = self._read_mark(ZOOKEEPER_MARK)
         config = zookeeper_config(self._settings)
@@ -128,8 +129,11 @@ class Coordinator:
             self._move(names, ids, ZOOKEEPER_MARK, identity)
         return Coordination(sequence, names, writers=ids, fences=fences)
 
-    def _open_journal(self, journal: "KafkaJournal") -> Coordination:
+    def use(self, journal: "KafkaJournal") -> None:
+        """Report on rows in Kafka from now on, before they are opened."""
         self._journal = journal
+
+    def _open_journal(self, journal: "KafkaJournal") -> Coordination:
         fences = None
         if self._settings.shared:
             fences = JournalFences(journal, wall_clock_ms, self._keep_ms)
@@ -143,7 +147,8 @@ class Coordinator:
         if not self.topic_of_pids():
             try:
                 if self._files.exists(self._path):
-                    sequence.adopt(self._file_sequence().blocks())
+                    in_file = self._file_sequence()
+                    sequence.adopt(in_file.blocks(), in_file.end)
                 JournalTopicBook(journal).adopt(self._file_topics().load())
             except (SequenceError, TopicBookError) as error:
                 raise SequenceError(f"the files cannot be moved to Kafka: {error}") from error
@@ -153,6 +158,19 @@ class Coordinator:
     def topic_of_pids(self) -> str:
         """Return the id of the topic in Kafka that the directory's PIDs come from; empty: none."""
         return self._read_mark(KAFKA_MARK)
+
+    def may_begin(self) -> bool:
+        """Return whether this directory may put the first rows into a topic that has none.
+
+        It may if it was there before the topic was, or has files to move. Otherwise another server
+        has served the cluster, whose PIDs are in files, or in ZooKeeper. Blocks.
+        """
+        begun = self._mark(KAFKA_BEGUN_MARK)
+        return any(map(self._files.exists, (begun, self._path, self._mark(KAFKA_MARK))))
+
+    def note_begun(self) -> None:
+        """Note that there is no topic yet. Blocks."""
+        self._set_mark(KAFKA_BEGUN_MARK, "")
 
     def check_moved(self, journal: "KafkaJournal | None") -> None:
         """Check that the directory's PIDs are not in ZooKeeper, or were moved to Kafka. Blocks.

@@ -175,7 +175,9 @@ def _copy(zookeeper: ZooKeeper, journal: Journal, cluster: str, settings: Settin
     names = ZooKeeperNames(zookeeper).all()
     writers = ZooKeeperWriterIds(zookeeper).all()
     topics = ZooKeeperTopicBook(zookeeper, cluster).load()
-    JournalSequence(journal, _NAME, wall_clock_ms, keep_ms).adopt(blocks)
+    JournalSequence(journal, _NAME, wall_clock_ms, keep_ms).adopt(
+        blocks, max([block.end for block in blocks], default=1)
+    )
     rows = [name_row(name, binding) for name, binding in names.items()]
     rows += [writer_row(pid, of) for pid, of in writers.items()]
     for at in range(0, len(rows), _ROWS_AT_ONCE):

@@ -145,9 +145,43 @@ class KafkaBackend(Backend):
                 " records the same PIDs would be leased again"
             )
         journal = self._journal_of(coordinator, folder)
+        coordinator.use(journal)
         there = None if topic is None else journal
         await self._coordinator_pool.run(partial(coordinator.check_moved, there))
+        if there is None:
+            await self._pool.run(coordinator.note_begun)
+        elif self._settings.coordination == "auto":
+            await self._check_begun(coordinator, there)
         return journal
+
+    async def _check_begun(self, coordinator: Coordinator, journal: KafkaJournal) -> None:
+        """Wait for the first rows, unless this server may put them.
+
+        Raises:
+            DataFolderError: there are none, so another server leases PIDs from files or ZooKeeper.
+        """
+        if await self._pool.run(coordinator.may_begin):
+            return
+        self.waiting = "the first server of this cluster starts"
+        until = time.monotonic() + _FIRST_SECONDS
+        while not journal.has_rows:
+            if time.monotonic() >= until:
+                raise DataFolderError(
+                    f"the topic {SERVED_TOPIC} has no rows, so a server has served this cluster"
+                    " with its PIDs in files or in ZooKeeper, and would lease the same ones. Start"
+                    " a server with its data directory first, or say --zookeeper. If there is none,"
+                    " say --coordination kafka"
+                )
+            await asyncio.sleep(_FIRST_LOOK_SECONDS)
+            await self._look_at(journal)
+        self.waiting = ""
+
+    async def _look_at(self, journal: KafkaJournal) -> None:
+        try:
+            await self._coordinator_pool.run(journal.refresh)
+        except JournalError as error:
+            LINES.write(_log, "warning", "the coordinator's rows cannot be read", kind_of(error),
+                        error=str(error))  # fmt: skip
 
     def _journal_of(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:
         if not self._settings.shared:
@@ -178,8 +212,9 @@ class KafkaBackend(Backend):
             return
         if end:
             raise DataFolderError(
-                f"the PIDs of this cluster are in its topic {SERVED_TOPIC}: say --coordination"
-                " kafka. Another coordinator would lease the same PIDs"
+                f"the PIDs of this cluster are in its topic {SERVED_TOPIC}: start without"
+                " --zookeeper and without --coordination files. Another coordinator would lease the"
+                " same PIDs"
             )
 
     async def _open_store(self, coordinator: Coordinator) -> None:
@@ -249,11 +284,7 @@ class KafkaBackend(Backend):
         until = time.monotonic() + _FIRST_SECONDS
         while not (rows.is_registrar or has_blocks(rows)) and time.monotonic() < until:
             await asyncio.sleep(_FIRST_LOOK_SECONDS)
-            try:
-                await self._coordinator_pool.run(rows.refresh)
-            except JournalError as error:
-                LINES.write(_log, "warning", "the coordinator's rows cannot be read",
-                            kind_of(error), error=str(error))  # fmt: skip
+            await self._look_at(rows)
         self.waiting = ""
 
     async def _owns(

@@ -42,6 +42,53 @@ def number_of(pid: int) -> int:
     return pid & ((1 << 48) - 1)
 
 
+def test_a_new_server_does_not_begin_beside_one_with_files(tmp_path: Path) -> None:
+    """That one has served the cluster, and leases PIDs: by Kafka there is only an empty topic."""
+    with (
+        KafkaServer(tmp_path / "kafka") as kafka,
+        in_front_of(kafka, tmp_path / "a", coordination="files") as in_files,
+        in_front_of(kafka, tmp_path / "b", **IN_KAFKA) as new,
+    ):
+        in_files.start()
+        topic = topic_with(in_files)
+        leased = number_of(lease(in_files, topic)["pid"])
+        new.launch()
+        assert new.wait_exit(WAIT_S) == 2
+        assert f"the topic {SERVED_TOPIC} has no rows" in new.log_text()
+        assert number_of(lease(in_files, topic)["pid"]) == leased + 1
+        # Another new one waits meanwhile; it goes on when the files have been moved.
+        new.launch()
+        until(lambda: "first server" in ready_reason(new), "it waits")
+        assert in_files.stop() == 0
+        in_files.restart({**in_files.settings, "coordination": "auto"})
+        assert number_of(lease(in_files, topic)["pid"]) > 100
+        until(lambda: "standing by" in ready_reason(new), "it stands by")
+        assert new.metrics()['pidlease_coordinator_connected{coordinator="kafka"}'] == 1
+        assert in_files.stop() == 0
+        new.wait_ready(WAIT_S)
+        assert number_of(lease(new, topic)["pid"]) > 200
+        assert new.stop() == 0
+
+    # Without any server before, the one that has noted that there is no topic begins.
+    with (
+        KafkaServer(tmp_path / "another") as kafka,
+        in_front_of(kafka, tmp_path / "c", **IN_KAFKA) as new,
+    ):
+        sequence = new.data_dir / "sequence"
+        new.launch()
+        until((sequence / "kafka-begun").exists, "it has noted that there is no topic")
+        new.kill9()
+        new.start()
+        assert new.stop() == 0
+
+
+def ready_reason(server: PidleaseServer) -> str:
+    try:
+        return server.get("/readyz")[1]
+    except OSError:  # it does not listen yet
+        return ""
+
+
 def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_path: Path) -> None:
     with in_front_of(kafka, tmp_path / "a", log_level="info") as in_files:
         in_files.start()

@@ -103,17 +103,36 @@ class JournalSequence(PidSequence):
         self._last, self._count = block, self._count + 1
         return block
 
-    def adopt(self, blocks: Sequence[PidBlock]) -> None:
+    def adopt(self, blocks: Sequence[PidBlock], end: int) -> None:
         """Put the blocks of a sequence that this one continues; it may have been done before.
 
+        Parameters:
+            blocks: of that sequence.
+            end: the number after all that it may have leased, which may be beyond the last block.
+
         Raises:
-            SequenceError: some of them may not have been put.
+            SequenceError: some of them may not have been put; or both sequences have leased the
+                same PIDs, and nothing was put.
         """
+        own = {str(block.first): block for block in blocks}
         try:
-            for at in range(0, len(blocks), _ROWS_AT_ONCE):
-                self._journal.put(map(_row, blocks[at : at + _ROWS_AT_ONCE]))
-        except JournalError as error:
+            self._journal.refresh()
+            rows = self._rows()
+            for block in _in_order(rows):
+                if block.first < end and str(block.first) not in own:
+                    raise SequenceError(
+                        f"the PIDs from {block.first} on were leased by {block.owner} meanwhile,"
+                        " which did not know the ones of this directory"
+                    )
+            new = [_row(block) for first, block in own.items() if first not in rows]
+            # The last ones first: after a crash, another server would take blocks after them.
+            for at in reversed(range(0, len(new), _ROWS_AT_ONCE)):
+                some = new[at : at + _ROWS_AT_ONCE]
+                self._journal.put(some, [row._replace(fields=None) for row in some])
+        except (JournalError, JournalConflictError) as error:
             raise SequenceError(f"no PID block: {error}") from error
+        if end > max([block.end for block in self.blocks()], default=1):
+            self.take(end)
 
     def _rows(self) -> dict[str, Fields]:
         return self._journal.all(_KIND)

@@ -37,11 +37,13 @@ class JournalTopicBook(TopicBook):
         return TopicSettings(own.pop(_SHARED, {}), own)
 
     def adopt(self, settings: TopicSettings) -> None:
-        """Put the settings of another book, all of them or none.
+        """Put the settings of another book, all of them or none, if this one has none yet.
 
         Raises:
             TopicBookError: they may have been put or not.
         """
+        if any(self.load()):
+            return
         every = {**settings.own, _SHARED: settings.shared}
         self._put([
             Row(_KIND, topic_id, {"topic": "", "settings": each})

@@ -205,6 +205,11 @@ class KafkaJournal(Journal, Ownership):
             watchers.append(changed)
 
     @property
+    def has_rows(self) -> bool:
+        """Whether a server has put rows, as of the last read."""
+        return bool(self._rows)
+
+    @property
     def connected(self) -> bool:
         """Whether Kafka had what was asked of it last."""
         return self._reached and not self._ended

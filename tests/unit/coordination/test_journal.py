@@ -54,10 +54,54 @@ def test_a_sequence_goes_on_where_another_one_ended() -> None:
     rows, clock = MemoryJournal(), Clock()
     former = [PidBlock(1, 300, 500, "file"), PidBlock(401, 100, 900, "file")]
     blocks = sequence(rows, clock)
-    blocks.adopt(former)
-    blocks.adopt(former)  # after a crash in the middle of the move
+    blocks.adopt(former, former[-1].end)
+    blocks.adopt(former, former[-1].end)  # after a crash in the middle of the move
     assert blocks.take().first == 501
     assert sequence(rows, clock).blocks()[:2] == former
+
+
+def test_blocks_that_another_one_may_have_lost_are_skipped() -> None:
+    """The end of its file was damaged."""
+    rows, clock = MemoryJournal(), Clock()
+    blocks = sequence(rows, clock)
+    blocks.adopt([PidBlock(1, 100, 500, "file")], 401)
+    blocks.adopt([PidBlock(1, 100, 500, "file")], 401)
+    assert [block.first for block in blocks.blocks()] == [1, 401]
+    assert blocks.take().first == 501
+
+
+def test_a_move_that_comes_late_replaces_nothing() -> None:
+    """Another server has gone on, after the first attempt."""
+    rows, clock = MemoryJournal(), Clock()
+    former = [PidBlock(1, 100, 500, "file"), PidBlock(101, 100, 900, "file")]
+    sequence(rows, clock).adopt(former, 201)
+    later = JournalSequence(rows, "other", clock, KEEP_MS).take()
+    rows.rows["block", "1"]["owner"] = "newer"
+    sequence(rows, clock).adopt(former, 201)
+    assert [block.owner for block in sequence(rows, clock).blocks()] == ["newer", "file", "other"]
+    assert later.first == 201
+
+
+def test_two_sequences_that_leased_the_same_pids_are_not_joined() -> None:
+    rows, clock = MemoryJournal(), Clock()
+    assert JournalSequence(rows, "other", clock, KEEP_MS).take(150).first == 201
+    blocks = sequence(rows, clock)
+    puts = rows.puts
+    with pytest.raises(SequenceError, match="from 201 on were leased by other meanwhile"):
+        blocks.adopt([PidBlock(1, 100, 500, "file")], 301)
+    assert rows.puts == puts
+
+
+def test_the_last_blocks_of_a_sequence_are_put_first() -> None:
+    rows, clock = MemoryJournal(), Clock()
+    former = [PidBlock(first, 100, 500, "file") for first in range(1, 120_001, 100)]
+    rows.fails = "after"
+    with pytest.raises(SequenceError):
+        sequence(rows, clock).adopt(former, 120_001)
+    rows.fails = ""
+    assert JournalSequence(rows, "other", clock, KEEP_MS).take().first == 120_001
+    sequence(rows, clock).adopt(former, 120_001)
+    assert sequence(rows, clock).blocks()[:-1] == former
 
 
 @pytest.mark.parametrize("fails", ["before", "after"])
@@ -197,3 +241,5 @@ def test_the_settings_of_another_book_are_put_at_once() -> None:
     assert rows.puts == 1
     assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
     JournalTopicBook(rows).adopt(TopicSettings({}, {}))
+    JournalTopicBook(rows).adopt(TopicSettings({"a": "old"}, {"id": {"b": "old"}}))
+    assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
