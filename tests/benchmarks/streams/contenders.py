@@ -40,6 +40,10 @@ path = "{data}"
 fsync = "always"
 min_available_size = "0"
 resume_available_size = "0"
+
+# Else it refuses appends after some MB, as no S3 takes older ones.
+[storage.cold]
+max_hot_size_per_group = "8GiB"
 """
 
 

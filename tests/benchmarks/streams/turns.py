@@ -22,7 +22,10 @@ _ROUNDS: Final = 7
 _BURST_S: Final = 0.7
 _BINARY: Final = "application/octet-stream"
 _JSON: Final = "application/json"
-_VALUE: Final = b"v" * 100
+#: The number of a value, of 12 digits, and the rest of its 100 bytes.
+_DIGITS: Final = 12
+_VALUE_BYTES: Final = 100
+_REST: Final = b"v" * (_VALUE_BYTES - _DIGITS)
 _ARRAY_VALUES: Final = 100
 _ARRAY: Final = json.dumps(["v" * 98] * _ARRAY_VALUES).encode()
 _READ_VALUE: Final = b"v" * 1000
@@ -38,14 +41,16 @@ class _Load(NamedTuple):
     connections: int = 1
     depth: int = 1
     values: int = 1  # of a request; more than one: an array in JSON mode
+    streams: int = 1
     duplicates: bool = False
     aim: float | None = None  # values a second, of pidlease
 
 
 _LOADS: Final = (
     _Load("one connection", aim=2_000),
-    _Load("one connection, 32 in flight", depth=32, aim=10_000),
+    _Load("one connection, 32 pipelined", depth=32, aim=10_000),
     _Load("16 connections", connections=16, aim=8_000),
+    _Load("16 connections, a stream each", connections=16, streams=16),
     _Load("arrays of 100, one connection", values=_ARRAY_VALUES),
     _Load("arrays of 100, 16 connections", connections=16, values=_ARRAY_VALUES, aim=250_000),
     _Load("duplicates, one connection", duplicates=True),
@@ -95,10 +100,13 @@ class _Side:
         self.server = server
         self.rates: list[float] = []
         self.cpu_us: list[float] = []
+        #: Of this process, which bounds what can be measured.
+        self.client_us: list[float] = []
 
     def take_turn(self) -> None:
-        before_s = self.server.process.cpu_s()
+        before_s, client_s = self.server.process.cpu_s(), time.process_time()
         units, elapsed_s = self.run()
+        self.client_us.append((time.process_time() - client_s) / units * 1e6)
         self.rates.append(units / elapsed_s)
         self.cpu_us.append((self.server.process.cpu_s() - before_s) / units * 1e6)
 
@@ -109,12 +117,15 @@ class _Side:
 
 def _by_turns(name: str, sides: Sequence[_Side], unit: str, aim: float | None) -> list[Figure]:
     for number in range(-1, _ROUNDS):  # the first round does not count
-        for side in sides:
+        first = number % len(sides)  # each of them comes after each other one
+        for side in (*sides[first:], *sides[:first]):
             side.take_turn()
             if number < 0:
                 side.rates.clear()
                 side.cpu_us.clear()
+                side.client_us.clear()
     ours, *others = sides
+    own = statistics.median(each for side in sides for each in side.client_us)
     cpu_unit, scale = ("ms a MB", 1e-3) if unit == "MB/s" else ("us each", 1.0)
     figures = []
     for side in sides:
@@ -123,6 +134,7 @@ def _by_turns(name: str, sides: Sequence[_Side], unit: str, aim: float | None) -
         rate, cpu = statistics.median(side.rates), statistics.median(side.cpu_us) * scale
         figures.append(Figure(title, rate, unit, wanted, "at least"))
         figures.append(Figure(f"{title}, processor time", cpu, cpu_unit))
+    figures.append(Figure(f"{name}: the client's processor time", own * scale, cpu_unit))
     for side in others:
         ratio = statistics.median(a / b for a, b in zip(ours.rates, side.rates, strict=True))
         figures.append(
@@ -137,10 +149,11 @@ class _Appends(_Side):
     def __init__(self, server: StreamServer, load: _Load) -> None:
         super().__init__(server)
         self._load = load
-        self._path = server.path(re.sub(r"\W+", "-", load.name))
+        name = re.sub(r"\W+", "-", load.name)
+        self._paths = [server.path(f"{name}-{number}") for number in range(load.streams)]
         self._kind = _BINARY if load.values == 1 else _JSON
-        self._body = _VALUE if load.values == 1 else _ARRAY
-        _create(server, self._path, self._kind)
+        for path in self._paths:
+            _create(server, path, self._kind)
         self._acknowledged = 0
         if load.duplicates:
             first = self._connections(200, depth=1)
@@ -160,14 +173,20 @@ class _Appends(_Side):
         ]
 
     def _requests(self, producer: int) -> Iterator[bytes]:
+        length = _VALUE_BYTES if self._load.values == 1 else len(_ARRAY)
         head = (
-            f"POST {self._path} HTTP/1.1\r\nHost: x\r\nContent-Type: {self._kind}\r\n"
-            f"Content-Length: {len(self._body)}\r\nProducer-Id: producer-{producer}\r\n"
-            "Producer-Epoch: 0\r\nProducer-Seq: "
+            f"POST {self._paths[producer % self._load.streams]} HTTP/1.1\r\nHost: x\r\n"
+            f"Content-Type: {self._kind}\r\nContent-Length: {length}\r\n"
+            f"Producer-Id: producer-{producer}\r\nProducer-Epoch: 0\r\nProducer-Seq: "
         ).encode()
-        rest = b"\r\n\r\n" + self._body
         sequences = itertools.repeat(0) if self._load.duplicates else itertools.count()
-        return (b"%b%d%b" % (head, sequence, rest) for sequence in sequences)
+        if self._load.values > 1:
+            return (b"%b%d\r\n\r\n%b" % (head, sequence, _ARRAY) for sequence in sequences)
+        number = producer * 10**9
+        return (
+            b"%b%d\r\n\r\n%012d%b" % (head, sequence, number + sequence, _REST)
+            for sequence in sequences
+        )
 
     def run(self) -> tuple[float, float]:
         """See `_Side`."""
@@ -177,19 +196,21 @@ class _Appends(_Side):
         return done * self._load.values, elapsed_s
 
     def verify(self) -> None:
-        """Read the stream: what was acknowledged stands in it, once."""
+        """Read the streams: what was acknowledged stands in them, once."""
         for each in self._open:
             each.socket.close()
-        pages = list(_read(self.server, self._path))
+        acknowledged = self._acknowledged * self._load.values
+        pages = [list(_read(self.server, path)) for path in self._paths]
         if self._kind == _JSON:
-            found = sum(map(_values, pages))
+            found = distinct = sum(map(_values, itertools.chain(*pages)))
         else:
-            found = sum(map(len, pages)) // len(_VALUE)
-        if found != self._acknowledged * self._load.values:
-            acknowledged = self._acknowledged * self._load.values
+            stored = b"".join(itertools.chain(*pages))
+            starts = range(0, len(stored), _VALUE_BYTES)
+            found, distinct = len(starts), len({stored[at : at + _DIGITS] for at in starts})
+        if not found == distinct == acknowledged:
             raise LoadError(
-                f"{self.server.name}, {self._load.name}: {acknowledged} values were acknowledged, "
-                f"the stream has {found}"
+                f"{self.server.name}, {self._load.name}: {acknowledged} values were acknowledged,"
+                f" there are {found}, of which {distinct} distinct"
             )
 
 
