@@ -28,7 +28,7 @@ _SECTIONS: Final = (
         "Leases", "pidlease_leases_granted",
         "`reason` is `no_block` (the coordinator gave no block of PIDs in time) or `ring_full` (the lease table is full)."
         " `policy` is `kafka`, `strict`, `monotonic` or `epoch`. `door` is the listener, `http` or `kafka`."
-        " `coordinator` is `file` or `zookeeper`.",
+        " `coordinator` is `kafka`, `zookeeper` or `file`.",
     ),
     _Section(
         "Validation and the log", "pidlease_batches_judged",

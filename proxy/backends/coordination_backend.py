@@ -163,7 +163,7 @@ class Coordinator:
         """Return whether this directory may put the first rows into a topic that has none.
 
         It may if it was there before the topic was, or has files to move. Otherwise another server
-        has served the cluster, whose PIDs are in files, or in ZooKeeper. Blocks.
+        has served the cluster, with PIDs in files or in ZooKeeper. Blocks.
         """
         begun = self._mark(KAFKA_BEGUN_MARK)
         return any(map(self._files.exists, (begun, self._path, self._mark(KAFKA_MARK))))

@@ -1,4 +1,4 @@
-"""Kafka as the log: the data directory has no records, only snapshots and PIDs."""
+"""Kafka as the log: the data directory has no records, only snapshots."""
 
 import asyncio
 import time

@@ -146,7 +146,8 @@ class Servers:
             return KafkaServer(directory, heap=self._kafka_heap, overrides=overrides)
         if contender.kind == "in front":
             upstream = self.get(_behind(contender)).bootstrap
-            return PidleaseServer(directory, settings={"log": "kafka", "upstream": upstream})
+            settings = {"log": "kafka", "upstream": upstream, "coordination": "auto"}
+            return PidleaseServer(directory, settings=settings)
         judging = "on" if contender.judging else "off"
         kind = _Scraped if contender.scraped else PidleaseServer
         if not contender.measured:

@@ -205,7 +205,9 @@ def measure_in_front(folder: Path) -> list[Figure]:
     makers: list[MakeWay] = [ways.ours, ways.plain]
     if mirror.unavailable_reason() is None:
         makers.append(ways.mirror_maker)
-    return list(_measured(folder, "in front of Kafka", {"log": "kafka"}, makers))
+    return list(
+        _measured(folder, "in front of Kafka", {"log": "kafka", "coordination": "auto"}, makers)
+    )
 
 
 def _measured(

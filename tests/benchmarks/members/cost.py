@@ -59,7 +59,7 @@ class _Pace:
 @contextmanager
 def _sharing(kafka: KafkaServer, folder: Path, count: int) -> Iterator[Sequence[PidleaseServer]]:
     """So many active servers, each of which owns some of the topic's partitions."""
-    settings = {"shared": "true", "coordination": "kafka", "upstream_metadata_seconds": "0.5"}
+    settings = {"shared": "true", "coordination": "kafka"}
     with ExitStack() as stack:
         servers = [
             stack.enter_context(in_front_of(kafka, folder / str(number), **settings))
@@ -75,7 +75,12 @@ def _sharing(kafka: KafkaServer, folder: Path, count: int) -> Iterator[Sequence[
             found = admin.list_topics(_TOPIC, timeout=WAIT_S).topics[_TOPIC].partitions
             return {each.leader for each in found.values()}
 
-        until(lambda: len(owners()) == count and -1 not in owners(), "each to own partitions")
+        def settled() -> bool:
+            """They agree on who is there, and on the owner of each partition."""
+            known = [each.metric("pidlease_servers") for each in servers]
+            return known == [count] * count and len(owners()) == count and -1 not in owners()
+
+        until(settled, "each to own partitions")
         yield servers
         for each in servers:
             each.stop()

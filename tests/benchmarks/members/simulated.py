@@ -28,7 +28,7 @@ from tests.unit.engine.shared_memory import Coordinator, Link
 _MEMBERS = 1_000
 _SEED = 20_261_126
 _SESSION_S = 30.0
-#: A call of the coordinator in Kafka: median, and the part of calls that take ten times as long.
+#: A call of the coordinator in Kafka: mean, and the part of calls that take ten times as long.
 _CALL_S, _SLOW = 0.004, 0.01
 #: A change of rows is noticed by the next read of the topic.
 _NOTICED_S = 0.5

@@ -136,7 +136,8 @@ def measure(folder: Path) -> list[Figure]:
         tempfile.TemporaryDirectory(dir=folder) as data,
         KafkaServer(Path(data) / "kafka", heap=_HEAP) as kafka,
         PidleaseServer(
-            Path(data) / "server", settings={"log": "kafka", "upstream": kafka.bootstrap}
+            Path(data) / "server",
+            settings={"log": "kafka", "upstream": kafka.bootstrap, "coordination": "auto"},
         ) as server,
     ):
         idle = memory_bytes("Rss", server.pid)
