@@ -76,7 +76,7 @@ def test_a_deployment_is_moved(
     with in_front_of(kafka, tmp_path / "a", **IN_KAFKA) as server:
         server.launch()
         assert server.wait_exit() == 2
-        assert "or move them by `pidlease coordination migrate`" in server.log_text()
+        assert "or move them to Kafka by `pidlease coordination migrate`" in server.log_text()
 
     connection = ZooKeeper(ZooKeeperConfig(hosts))
     connection.start()
