@@ -8,7 +8,7 @@ members send two thousand pings a second together, and the next one to divide th
 members.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -87,8 +87,11 @@ class Liveness:
         self._own: Final = own
         #: The node ids of all members, the oldest first.
         self._by_age: list[int] = []
+        self._joined: frozenset[int] = frozenset()
         self._peers: dict[int, _Peer] = {}
         self._pinged: set[int] = set()
+        #: Members that something is known of: they were pinged, or have answered.
+        self._known: set[int] = set()
         #: What `report` says besides the version; None: something has changed since.
         self._findings: PeerReport | None = None
 
@@ -97,21 +100,22 @@ class Liveness:
         self._findings = None
         before = self._peers
         self._by_age = sorted(joined, key=lambda node: joined[node])
+        self._joined = frozenset(joined)
         self._peers = {}
         for node in self._by_age:
             known = before.get(node)
             if node != self._own:
                 same = known is not None and known.joined == joined[node]
                 self._peers[node] = known if known and same else _Peer(joined[node])
+        self._known = (self._known | self._pinged) & self._peers.keys()
 
     # ------------------------------------------------------------------ evidence
 
     def tick(self) -> list[int]:
         """Count one tick; return the members to ping now."""
         self._findings = None
-        for node, peer in self._peers.items():
-            if node not in self._pinged:
-                continue
+        for node in self._pinged & self._known:
+            peer = self._peers[node]
             peer.unanswered += 1
             if peer.silent:
                 peer.suspected, peer.answered = True, 0
@@ -119,11 +123,11 @@ class Liveness:
                 peer.answered += 1
                 peer.suspected = peer.answered < RETURN_TICKS
         targets = self._targets()
-        for node, peer in self._peers.items():
-            if node not in targets:
-                # Older members know about it.
-                self._peers[node] = _Peer(peer.joined)
         self._pinged = set(targets)
+        for node in self._known - self._pinged:
+            # Older members know about it.
+            self._peers[node] = _Peer(self._peers[node].joined)
+        self._known = self._pinged.copy()
         return targets
 
     def _targets(self) -> list[int]:
@@ -142,6 +146,7 @@ class Liveness:
         peer = self._peers.get(node)
         if peer is None:
             return False
+        self._known.add(node)
         news = peer.silent or _findings(report) != _findings(peer.report)
         if peer.silent:
             self._findings = None
@@ -153,6 +158,7 @@ class Liveness:
         self._findings = None
         peer = self._peers.get(node)
         if peer is not None:
+            self._known.add(node)
             peer.unanswered = max(peer.unanswered, SILENT_TICKS)
             peer.suspected, peer.answered = True, 0
 
@@ -162,7 +168,7 @@ class Liveness:
     def abstains(self) -> bool:
         """Whether this server reaches fewer than half of the members, so that it may be cut off."""
         members = len(self._by_age)
-        reached = members - sum(each.silent for each in self._peers.values())
+        reached = members - len(self._silent())
         return members >= _QUORUM_FROM and 2 * reached < members
 
     def report(self, version: int) -> PeerReport:
@@ -172,28 +178,31 @@ class Liveness:
             version: of the map.
         """
         if self._findings is None:
-            peers = self._peers.items()
+            silent, peers = self._silent(), self._peers
+            suspected = [each for each in self._known if peers[each].suspected]
             self._findings = PeerReport(
-                0,
-                tuple(node for node, each in peers if each.silent),
-                tuple(node for node, each in peers if each.suspected and not each.silent),
-                self.abstains,
+                0, tuple(sorted(silent)), tuple(sorted({*suspected} - silent)), self.abstains
             )
         return self._findings._replace(version=version)
 
-    def _first_report(self, order: list[int]) -> PeerReport | None:
-        """Return what the member that divides the slots knows about the others."""
-        if not order or order[0] == self._own:
-            return self.report(0)
-        return self._peers[order[0]].report
+    def _silent(self) -> set[int]:
+        return {node for node in self._known if self._peers[node].silent}
 
-    def _order(self, in_map: Collection[int]) -> list[int]:
+    def _first_report(self, first: int | None) -> PeerReport | None:
+        """Return what the member that divides the slots knows about the others."""
+        if first is None or first == self._own:
+            return self.report(0)
+        return self._peers[first].report
+
+    def _order(self, in_map: Collection[int]) -> Iterator[int]:
+        """Return the members that may divide the slots, the first one first."""
         # A member that the map has no slots for may be one that another member does not reach: if
         # both divided the slots, they would move them back and forth.
-        found = [node for node in self._by_age if node in in_map] or self._by_age
+        in_map = in_map if any(node in self._joined for node in in_map) else self._joined
+        found = (node for node in self._by_age if node in in_map)
         if self.abstains:
             return found
-        return [node for node in found if node == self._own or self._may_decide(node)]
+        return (node for node in found if node == self._own or self._may_decide(node))
 
     def _may_decide(self, node: int) -> bool:
         peer = self._peers[node]
@@ -209,10 +218,10 @@ class Liveness:
         Parameters:
             in_map: the members that the slots were divided among last.
         """
-        order = self._order(in_map)
+        order = list(self._order(in_map))
         if self.abstains:
             return Deciders(order, frozenset(self._by_age).difference(order))
-        report = self._first_report(order)
+        report = self._first_report(order[0] if order else None)
         if report is None:
             return Deciders(order)
         # Slots that a returning member still has stay there.
@@ -222,14 +231,14 @@ class Liveness:
 
     def silent(self, in_map: Collection[int]) -> frozenset[int]:
         """Return the members that do not answer this server, or the first one if it pings them."""
-        own = {node for node, each in self._peers.items() if each.silent}
-        report = self._first_report(self._order(in_map))
+        own = self._silent()
+        report = self._first_report(next(self._order(in_map), None))
         heard = () if report is None else (each for each in report.silent if each in self._peers)
         return frozenset((*own, *(each for each in heard if each not in self._pinged)))
 
     def returning(self, in_map: Collection[int]) -> frozenset[int]:
         """Return the members that answer again, and will get slots after a while."""
-        report = self._first_report(self._order(in_map))
+        report = self._first_report(next(self._order(in_map), None))
         return frozenset() if report is None else frozenset(report.returning) - {self._own}
 
 

@@ -73,8 +73,8 @@ SHARING: Final = (
     Mutant(
         "a member that others have taken the slots of takes them back",
         _LIVENESS,
-        "        found = [node for node in self._by_age if node in in_map] or self._by_age\n",
-        "        found = self._by_age\n",
+        "        found = (node for node in self._by_age if node in in_map)\n",
+        "        found = iter(self._by_age)\n",
         (_RULES, _PINGS),
     ),
     Mutant(
@@ -87,7 +87,7 @@ SHARING: Final = (
     Mutant(
         "a later member goes by its own pings",
         _LIVENESS,
-        "        if not order or order[0] == self._own:\n",
+        "        if first is None or first == self._own:\n",
         "        if True:\n",
         (_RULES, _PINGS),
     ),
