@@ -70,6 +70,11 @@ def slot_weights(topics: Mapping[str, int]) -> list[int]:
     return list(accumulate(steps))
 
 
+def are_divided(slots: SlotMap, members: Sequence[int]) -> bool:
+    """Return whether the slots were divided among just these servers; or there are none."""
+    return not members or tuple(sorted(members)) == slots.members
+
+
 def reassigned(
     before: SlotMap, members: Sequence[int], weights: Sequence[int], *, anew: bool = False
 ) -> SlotMap:
@@ -86,9 +91,9 @@ def reassigned(
     Returns:
         The new map; the current one itself if it stays.
     """
-    wanted = tuple(sorted(members))
-    if not wanted or (wanted == before.members and not anew):
+    if not members or (are_divided(before, members) and not anew):
         return before
+    wanted = tuple(sorted(members))
     known = frozenset(wanted)
     owners = [owner if owner in known else NO_OWNER for owner in before.owners]
     # Slots with partitions and those without are divided separately: a topic that is created

@@ -23,7 +23,15 @@ from pidlease.coordination.members import (
 )
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.liveness import SILENT_TICKS, TICK_SECONDS, Deciders
-from pidlease.core.slots import EMPTY_MAP, NO_OWNER, SlotMap, reassigned, slot_of, slot_weights
+from pidlease.core.slots import (
+    EMPTY_MAP,
+    NO_OWNER,
+    SlotMap,
+    are_divided,
+    reassigned,
+    slot_of,
+    slot_weights,
+)
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.member_pings import Connect, MemberPings
 from pidlease.observability.repeated_lines import LINES, kind_of
@@ -361,9 +369,8 @@ class SharedCluster:
     async def _decide(self, view: SharedView) -> SharedView:
         """Divide the slots anew if the members have changed, unless another member does."""
         deciders = self.pings.deciders()
-        topics, eligible = dict(self.topics()), _eligible(view, deciders)
-        wanted = await self._pool.run(partial(_wanted, view.slots, eligible, topics))
-        if wanted is view.slots or self.node_id not in deciders.order:
+        eligible = _eligible(view, deciders)
+        if are_divided(view.slots, eligible) or self.node_id not in deciders.order:
             self._unlike_since = None
             return view
         now = self._seconds()
@@ -371,6 +378,8 @@ class SharedCluster:
             self._unlike_since = now
         if now - self._unlike_since < deciders.order.index(self.node_id) * _RANK_SECONDS:
             return view
+        topics = dict(self.topics())
+        wanted = await self._pool.run(partial(_wanted, view.slots, eligible, topics))
         try:
             slots = await self._pool.run(partial(self._members.write, wanted))
         except MapConflictError:

@@ -163,6 +163,15 @@ class _World:
             if member._task is not None:
                 member._task.cancel()
 
+    async def end(self) -> None:
+        """End all members, those that were killed as well."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for member in self.members.values():
+            member.pings.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def agreed(self, since: float) -> float:
         """How long it takes until the members that are left agree, in s."""
         while not agree(list(self.members.values())):
@@ -205,10 +214,7 @@ async def _run(loop: VirtualLoop) -> list[Figure]:
     for what, (chosen, hang, aim) in faults.items():
         numbers = chosen()
         await timed(f"agree after {what}", aim, lambda: world.kill(numbers, hang=hang))  # noqa: B023
-    for member in world.members.values():
-        member.pings.stop()
-        if member._task is not None:
-            member._task.cancel()
+    await world.end()
     return figures
 
 

@@ -89,9 +89,13 @@ def own_entry(number: int) -> Member:
 
 
 def agree(members: Sequence[SharedCluster]) -> bool:
-    """Whether all of these have the same map, whose slots are divided among just them."""
+    """Whether all of these have the same map, whose slots were divided among just them.
+
+    Some may own none: the fewest slots move.
+    """
     maps = {each.view.slots.version: each.view.slots for each in members}
     if len(maps) != 1 or any(each.adrift for each in members):
         return False
     (slots,) = maps.values()
-    return set(slots.owners) == {each.node_id for each in members}
+    node_ids = sorted(each.node_id for each in members)
+    return list(slots.members) == node_ids and set(slots.owners).issubset(node_ids)
