@@ -24,6 +24,7 @@ from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.put_request import PutRequest
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
+from pidlease.core.backoff import Backoff
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.log.kafka import kafka_shared_journal
 from pidlease.log.kafka.kafka_journal import KafkaJournal
@@ -208,6 +209,21 @@ async def test_where_nothing_listens_another_server_takes_over_at_once(
         await put(a, 3, before=2)
         assert not a.is_registrar
         assert await value(b) == 3
+
+
+async def test_a_registrar_that_only_kafka_reaches_is_replaced(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts its row again between any two attempts to reach it."""
+    monkeypatch.setattr(SharedKafkaJournal, "_watch_registrar", _nothing)
+    monkeypatch.setattr(kafka_shared_journal, "BACKOFF", Backoff(0.8, 0.8))
+    async with servers(kafka, "a", "b") as (all_, (a, b)):
+        await put(b, 1)
+        all_.gone.add("a")
+        await put(b, 2, before=1)
+        assert b.is_registrar
+        await put(a, 3, before=2)
+        assert not a.is_registrar
 
 
 async def _nothing(_: SharedKafkaJournal) -> None:

@@ -184,7 +184,7 @@ COORDINATION: Final = (
     Mutant(
         "where nothing listens, the registrar is waited for",
         _SHARED,
-        "            self._gone = owner\n\n    async def serve",
+        "            self._unreachable = run\n\n    async def serve",
         "            pass\n\n    async def serve",
         (_SHARED_IN_KAFKA,),
     ),

@@ -27,7 +27,8 @@ _OF_PROCESSES: Final[dict[str, set[str]]] = {
     "up": set(), "process_cpu_seconds_total": set(), "process_resident_memory_bytes": set(),
     "process_start_time_seconds": set(),
 }  # fmt: skip
-_ALWAYS: Final = {"job", "instance", "__name__"}
+#: The last two are those of a target in Kubernetes; elsewhere they are empty.
+_ALWAYS: Final = {"job", "instance", "__name__", "namespace", "service"}
 _NAME: Final = re.compile(r"\b(?:pidlease[\w:]*|process_\w+|up\b)")
 _SELECTOR: Final = re.compile(r"([a-zA-Z_:][\w:]*)?\{([^{}]*)\}")
 _MATCHER: Final = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*(?:\"|')")

@@ -59,6 +59,8 @@ _UNANSWERED_TICKS: Final = 2
 _CREATOR_TICKS: Final = 10
 #: A second request must find that nothing listens at the registrar's address, so much later.
 _REFUSED_SECONDS: Final = 0.05
+#: Both within this time: it is more than the longest pause between two attempts.
+_REFUSALS_SECONDS: Final = 5.0
 #: A server that was replaced as the registrar does not trust refused connections for so long: where
 #: servers cannot reach one another, they would replace each other again and again.
 _DISTRUST_SECONDS: Final = 600.0
@@ -116,10 +118,12 @@ class SharedKafkaJournal(KafkaJournal):
         self._session_ticks: Final = session_seconds / TICK_SECONDS
         self._ask: Final = ask
         self._tasks: list[asyncio.Task[None]] = []
-        #: The registrar that is gone, by its last row: with a newer one it is not.
+        #: The registrar that is silent, by its last row: with a newer one it is not.
         self._gone: Fields = {}
-        #: The row of a registrar, when nothing listened at its address.
-        self._refused: tuple[Fields, float] = ({}, 0.0)
+        #: The run of the registrar at which nothing listens, however often it puts its row.
+        self._unreachable = ""
+        #: The run of a registrar, and when nothing listened at its address first.
+        self._refused: tuple[str, float] = ("", 0.0)
         #: Until when refused connections do not show that a registrar is gone.
         self._distrusts_until = 0.0
         #: Ticks since a session has shown itself, if this server is the registrar.
@@ -280,8 +284,8 @@ class SharedKafkaJournal(KafkaJournal):
         async with self._lock:
             if self.is_registrar:
                 return None  # by another call
-            if self._owner() is not owner:
-                raise NotRegistrarError("another server has just taken over")
+            if not self._must_replace(self._owner()):
+                raise NotRegistrarError("another server has just taken over, or is back")
             await self._translated(self._become)
         return None
 
@@ -292,7 +296,8 @@ class SharedKafkaJournal(KafkaJournal):
             JournalError: a server without --shared serves the cluster.
         """
         self._refuse_stranger()
-        return not owner.get("run") or owner["run"] == self._run or owner is self._gone
+        run = owner.get("run")
+        return not run or run in {self._run, self._unreachable} or owner is self._gone
 
     async def _send(self, registrar: Fields, rows: Sequence[Row], expected: Sequence[Row]) -> None:
         """Have the registrar put rows.
@@ -320,6 +325,7 @@ class SharedKafkaJournal(KafkaJournal):
             raise
         finally:
             asked.cancel()
+        self._refused = ("", 0.0)
         if status == HTTPStatus.CONFLICT:
             raise JournalConflictError(text)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
@@ -329,14 +335,14 @@ class SharedKafkaJournal(KafkaJournal):
 
     def _note_refusal(self, run: str) -> None:
         """Note that nothing listens at the registrar's address; the second time it is gone."""
-        owner, now = self._owner(), time.monotonic()
-        if owner.get("run") != run or now < self._distrusts_until:
+        now = time.monotonic()
+        if self._owner().get("run") != run or now < self._distrusts_until:
             return
-        row, at = self._refused
-        if row is not owner:
-            self._refused = (owner, now)
+        refused, at = self._refused
+        if refused != run or now - at > _REFUSALS_SECONDS:
+            self._refused = (run, now)
         elif now - at >= _REFUSED_SECONDS:
-            self._gone = owner
+            self._unreachable = run
 
     async def serve(self, request: PutRequest) -> None:
         """Put rows for another active server.
