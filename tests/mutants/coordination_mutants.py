@@ -177,8 +177,8 @@ COORDINATION: Final = (
     Mutant(
         "a server that cannot be reached is replaced again and again",
         _SHARED,
-        '        if owner.get("run") != run or now < self._distrusts_until:\n',
-        '        if owner.get("run") != run:\n',
+        '        if self._owner().get("run") != run or now < self._distrusts_until:\n',
+        '        if self._owner().get("run") != run:\n',
         (_SHARED_IN_KAFKA,),
     ),
     Mutant(
