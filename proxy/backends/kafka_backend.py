@@ -116,9 +116,10 @@ class KafkaBackend(Backend):
             self._journal = await self._open_journal(coordinator, folder)
         if self._settings.shared:
             await check_brokers(self._upstream.cluster)
-            if self.rows is not None:
-                await self._wait_until_owned(self.rows)
-                await self._wait_for_first(self.rows)
+            if (rows := self.rows) is not None:
+                await self._wait_until_owned(rows)
+                # It notes where the logs end. Else this one would read all that retention has left.
+                await self._wait_for_first(rows, lambda: rows.is_registrar or has_blocks(rows))
             await self._pool.run(partial(self._share, coordinator))
             await self._wait_for_stranger()
         else:
@@ -162,26 +163,14 @@ class KafkaBackend(Backend):
         """
         if await self._pool.run(coordinator.may_begin):
             return
-        self.waiting = "the first server of this cluster starts"
-        until = time.monotonic() + _FIRST_SECONDS
-        while not journal.has_rows:
-            if time.monotonic() >= until:
-                raise DataFolderError(
-                    f"the topic {SERVED_TOPIC} has no rows, so a server has served this cluster"
-                    " with its PIDs in files or in ZooKeeper, and would lease the same ones. Start"
-                    " a server with its data directory first, or say --zookeeper. If there is none,"
-                    " say --coordination kafka"
-                )
-            await asyncio.sleep(_FIRST_LOOK_SECONDS)
-            await self._look_at(journal)
-        self.waiting = ""
-
-    async def _look_at(self, journal: KafkaJournal) -> None:
-        try:
-            await self._coordinator_pool.run(journal.refresh)
-        except JournalError as error:
-            LINES.write(_log, "warning", "the coordinator's rows cannot be read", kind_of(error),
-                        error=str(error))  # fmt: skip
+        await self._wait_for_first(journal, lambda: journal.has_rows)
+        if not journal.has_rows:
+            raise DataFolderError(
+                f"the topic {SERVED_TOPIC} has no rows, so a server has served this cluster with"
+                " its PIDs in files or in ZooKeeper, and would lease the same ones. Start a server"
+                " with its data directory first, or say --zookeeper. If there is none, say"
+                " --coordination kafka"
+            )
 
     def _journal_of(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:
         if not self._settings.shared:
@@ -275,16 +264,21 @@ class KafkaBackend(Backend):
                 logged = stranger
             await asyncio.sleep(_STAND_BY_SECONDS)
 
-    async def _wait_for_first(self, rows: SharedKafkaJournal) -> None:
-        """Wait until the first server of this cluster has noted where the logs end.
+    async def _wait_for_first(self, rows: KafkaJournal, begun: Callable[[], bool]) -> None:
+        """Wait for the first server of this cluster, which may start just now, for a time.
 
-        It may start just now. Otherwise this one would read all that retention has left.
+        Parameters:
+            begun: returns whether it has put what this server needs, as of the last read.
         """
         self.waiting = "the first server of this cluster starts"
         until = time.monotonic() + _FIRST_SECONDS
-        while not (rows.is_registrar or has_blocks(rows)) and time.monotonic() < until:
+        while not begun() and time.monotonic() < until:
             await asyncio.sleep(_FIRST_LOOK_SECONDS)
-            await self._look_at(rows)
+            try:
+                await self._coordinator_pool.run(rows.refresh)
+            except JournalError as error:
+                LINES.write(_log, "warning", "the coordinator's rows cannot be read",
+                            kind_of(error), error=str(error))  # fmt: skip
         self.waiting = ""
 
     async def _owns(
