@@ -116,8 +116,19 @@ def go_program(name: str) -> Path:
 
 def node_modules() -> Path:
     """The folder for NODE_PATH."""
-    files = [_NODE / name for name in ("package.json", "package-lock.json", ".npmrc")]
-    return built("node", files, _build_node) / "node_modules"
+    return npm_packages("node", _NODE) / "node_modules"
+
+
+def npm_packages(name: str, folder: Path, programs: Sequence[str] = ()) -> Path:
+    """The folder with the packages that a folder's lock file names, and with its programs."""
+    files = [folder / each for each in ("package.json", "package-lock.json", ".npmrc", *programs)]
+
+    def build(target: Path) -> None:
+        for each in files:
+            shutil.copy(each, target)
+        run(["npm", "ci"], target)
+
+    return built(name, files, build)
 
 
 def _build_go(target: Path) -> None:
@@ -125,12 +136,6 @@ def _build_go(target: Path) -> None:
     # Without cgo no C compiler is needed.
     env = {"CGO_ENABLED": "0"}
     run(["go", "build", "-mod=readonly", "-o", f"{target}/", *folders], _GO, env)
-
-
-def _build_node(target: Path) -> None:
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(_NODE / name, target)
-    run(["npm", "ci"], target)
 
 
 def built(name: str, sources: Sequence[Path], build: Callable[[Path], None]) -> Path:

@@ -83,13 +83,14 @@ class Servers:
         self.lost += filter(None, [lost])
         if lost == "request":
             raise RegistrarAwayError("the request was lost")
-        status, text = await _answer(self.journals[url], body)
+        status, text = await answer(self.journals[url], body)
         if lost == "response":
             raise RegistrarAwayError("the response was lost")
         return status, text
 
 
-async def _answer(journal: SharedKafkaJournal, body: bytes) -> tuple[int, str]:
+async def answer(journal: SharedKafkaJournal, body: bytes) -> tuple[int, str]:
+    """What the route of the registrar's server responds."""
     try:
         await journal.serve(PutRequest.model_validate_json(body))
     except NotRegistrarError as error:
@@ -196,10 +197,14 @@ async def test_numbers_follow_each_other_at_all_servers(kafka: KafkaServer) -> N
             assert each.above("n", 18) == found[18:]
 
 
+@pytest.mark.parametrize("pause_s", [None, 0.8])
 async def test_where_nothing_listens_another_server_takes_over_at_once(
-    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, pause_s: float | None
 ) -> None:
+    """Also where the registrar puts its row again between any two attempts to reach it."""
     monkeypatch.setattr(SharedKafkaJournal, "_watch_registrar", _nothing)  # not by silence
+    if pause_s is not None:
+        monkeypatch.setattr(kafka_shared_journal, "BACKOFF", Backoff(pause_s, pause_s))
     async with servers(kafka, "a", "b", "c") as (all_, (a, b, _)):
         await put(b, 1)
         all_.gone.add("a")
@@ -209,21 +214,6 @@ async def test_where_nothing_listens_another_server_takes_over_at_once(
         await put(a, 3, before=2)
         assert not a.is_registrar
         assert await value(b) == 3
-
-
-async def test_a_registrar_that_only_kafka_reaches_is_replaced(
-    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It puts its row again between any two attempts to reach it."""
-    monkeypatch.setattr(SharedKafkaJournal, "_watch_registrar", _nothing)
-    monkeypatch.setattr(kafka_shared_journal, "BACKOFF", Backoff(0.8, 0.8))
-    async with servers(kafka, "a", "b") as (all_, (a, b)):
-        await put(b, 1)
-        all_.gone.add("a")
-        await put(b, 2, before=1)
-        assert b.is_registrar
-        await put(a, 3, before=2)
-        assert not a.is_registrar
 
 
 async def _nothing(_: SharedKafkaJournal) -> None:

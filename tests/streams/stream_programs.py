@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from tests.clients import install
 
 _NODE: Final = Path(__file__).with_name("node")
-_FILES: Final = ("package.json", "package-lock.json", ".npmrc")
 _PROGRAMS: Final = ("conformance.test.js", "exactly_once.js")
 #: What the suite is expected to say, and why it skips tests.
 RESULT_FILE: Final = Path(__file__).with_name("conformance.json")
@@ -29,14 +27,7 @@ class SuiteResult(NamedTuple):
 
 def installed() -> Path:
     """The folder with the programs, and the packages that they need."""
-    files = [_NODE / name for name in (*_FILES, *_PROGRAMS)]
-    return install.built("streams", files, _install)
-
-
-def _install(target: Path) -> None:
-    for name in (*_FILES, *_PROGRAMS):
-        shutil.copy(_NODE / name, target)
-    install.run(["npm", "ci"], target)
+    return install.npm_packages("streams", _NODE, _PROGRAMS)
 
 
 def suite_version() -> str:

@@ -76,7 +76,7 @@ def _sharing(kafka: KafkaServer, folder: Path, count: int) -> Iterator[Sequence[
             return {each.leader for each in found.values()}
 
         def settled() -> bool:
-            """They agree on who is there, and on the owner of each partition."""
+            """Whether each knows all of them, and each partition has an owner."""
             known = [each.metric("pidlease_servers") for each in servers]
             return known == [count] * count and len(owners()) == count and -1 not in owners()
 

@@ -6,20 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 import structlog
+from typing_extensions import override
 
-from pidlease.coordination.journal.journal import (
-    JournalConflictError,
-    JournalError,
-    NotRegistrarError,
-)
 from pidlease.coordination.journal.journal_members import JournalMembers
-from pidlease.coordination.journal.put_request import PutRequest
 from pidlease.coordination.members import SharedView
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.engine import wall_clock_ms
@@ -31,6 +25,7 @@ from pidlease.log.kafka.kafka_shared_journal import RegistrarGoneError, SharedKa
 from pidlease.storage.io_pool import IoPool
 from tests.benchmarks.members.stub_members import TOPICS, Network, agree, own_entry
 from tests.benchmarks.scale.figure import Figure
+from tests.kafka_backend.test_shared_journal import answer
 from tests.servers.kafka import KafkaServer
 
 _COUNTS = (3, 30, 100)
@@ -40,11 +35,6 @@ _NETWORK_S = 0.0005
 _REST_S = 30.0
 _LIMIT_S = 120.0
 _LOOK_S = 0.01
-_STATUS = {
-    NotRegistrarError: HTTPStatus.MISDIRECTED_REQUEST,
-    JournalConflictError: HTTPStatus.CONFLICT,
-    JournalError: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 
 
 class _World:
@@ -93,11 +83,7 @@ class _World:
         await asyncio.sleep(self.network.delay_s())
         if url in self.network.gone:
             raise RegistrarGoneError(f"nothing listens at {url}")
-        try:
-            await self.journals[url].serve(PutRequest.model_validate_json(body))
-        except tuple(_STATUS) as error:
-            return _STATUS[type(error)], str(error)
-        return HTTPStatus.NO_CONTENT, ""
+        return await answer(self.journals[url], body)
 
     async def kill(self, number: int) -> None:
         """End a member; its entry stays until its session ends."""
@@ -133,8 +119,8 @@ class _Timed(JournalMembers):
 
     calls_s: list[float]
 
+    @override
     def read(self) -> SharedView:
-        """See `Members`."""
         began = time.monotonic()
         found = super().read()
         self.calls_s.append(time.monotonic() - began)

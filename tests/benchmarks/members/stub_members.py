@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from typing_extensions import override
+
 from pidlease.coordination.members import Member
+from pidlease.core.liveness import PeerReport
 from pidlease.engine.member_pings import Connect, PingConnection, PingOutcome
 from pidlease.engine.shared_cluster import SharedCluster
 
@@ -23,8 +26,9 @@ class Network:
     def __init__(self, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s
         self.members: dict[str, SharedCluster] = {}
-        #: Where nothing listens any more, and where nobody answers.
+        #: The addresses at which nothing listens any more.
         self.gone: set[str] = set()
+        #: The addresses that do not answer.
         self.silent: set[str] = set()
         self.pings = 0
 
@@ -48,8 +52,8 @@ class _Connection(PingConnection):
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @override
     def ping(self, version: int) -> None:
-        """See `PingConnection`."""
         network = self._network
         if self._timer is not None or self._ends & network.silent or self._closed:
             return
@@ -70,13 +74,13 @@ class _Connection(PingConnection):
             self._network.delay_s(), self._answered, report
         )
 
-    def _answered(self, report: object) -> None:
+    def _answered(self, report: PeerReport) -> None:
         self._timer = None
         if not self._closed:
-            self._outcome.answered(report)  # type: ignore[arg-type]
+            self._outcome.answered(report)
 
+    @override
     def close(self) -> None:
-        """See `PingConnection`."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final, Self
+
+from typing_extensions import override
 
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.clients import install
@@ -88,8 +89,8 @@ class PidleaseStreams(StreamServer):
     def __exit__(self, *_: object) -> None:
         self._server.stop()
 
+    @override
     def path(self, stream: str) -> str:
-        """See `StreamServer`."""
         return f"/v1/stream/{stream}"
 
 
@@ -139,8 +140,8 @@ class Ursula(_OtherServer):
             return f"Ursula {_URSULA_VERSION} is wanted, `make ursula` builds it (found: {found})"
         return None
 
+    @override
     def path(self, stream: str) -> str:
-        """See `StreamServer`."""
         return f"/bucket/{stream}"
 
     def _command(self) -> Sequence[str]:
@@ -166,18 +167,11 @@ class FileServer(_OtherServer):
         """Why it cannot run here; None if it can."""
         return install.node_missing()
 
+    @override
     def path(self, stream: str) -> str:
-        """See `StreamServer`."""
         return f"/{stream}"
 
     def _command(self) -> Sequence[str]:
-        files = ("package.json", "package-lock.json", ".npmrc", "file_server.js")
-        built = install.built("stream-servers", [_HERE / name for name in files], self._install)
+        built = install.npm_packages("stream-servers", _HERE, ["file_server.js"])
         program = str(built / "file_server.js")
         return ["node", program, str(self.port), str(self._folder / "data")]
-
-    @staticmethod
-    def _install(target: Path) -> None:
-        for name in ("package.json", "package-lock.json", ".npmrc", "file_server.js"):
-            shutil.copy(_HERE / name, target)
-        install.run(["npm", "ci"], target)

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from tests.benchmarks.scale.figure import Figure
 from tests.benchmarks.streams.contenders import FileServer, PidleaseStreams, StreamServer, Ursula
 from tests.benchmarks.streams.load import Connection, LoadError, burst, get
@@ -188,8 +190,8 @@ class _Appends(_Side):
             for sequence in sequences
         )
 
+    @override
     def run(self) -> tuple[float, float]:
-        """See `_Side`."""
         done, elapsed_s = burst(self._open, _BURST_S)
         if not self._load.duplicates:
             self._acknowledged += done
@@ -238,8 +240,8 @@ class _Reads(_Side):
         writer.socket.close()
         self._bytes = values * len(_READ_VALUE)
 
+    @override
     def run(self) -> tuple[float, float]:
-        """See `_Side`."""
         began = time.monotonic()
         found = sum(map(len, _read(self.server, self._path)))
         elapsed_s = time.monotonic() - began
