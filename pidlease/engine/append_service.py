@@ -40,6 +40,10 @@ class AppendService:
         #: How many appends run, by the stand-in PID of a producer name.
         self._open: dict[int, int] = {}
 
+    def name_of(self, identity: Identity | None) -> str | None:
+        """Return the name that the PID of a batch was leased by; None: it has none."""
+        return None if identity is None else self.engine.naming.names.get(identity.pid)
+
     async def append(
         self,
         partition: Partition,

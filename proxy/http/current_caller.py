@@ -95,12 +95,32 @@ def require_lease(name: str | None, topic: str) -> None:
         return
     require(Right(Operation.DESCRIBE, ResourceKind.TOPIC, topic))
     if name:
-        require(Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, name))
+        require(name_right(name))
     else:
         require(
             Right(Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER),
             Right(Operation.WRITE, ResourceKind.TOPIC, ""),
         )
+
+
+def require_name(name: str | None) -> None:
+    """Check that the client may write under the PID of a producer's name.
+
+    Every consumer sees PIDs and generations in the log, so they prove nothing.
+
+    Parameters:
+        name: None: the PID has no name, and nothing is checked.
+
+    Raises:
+        NotAuthorizedError: it may not.
+    """
+    if name is not None:
+        require(name_right(name))
+
+
+def name_right(name: str) -> Right:
+    """Return the right to lease a producer's name, and to write under its PID."""
+    return Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, name)
 
 
 def require_create(topic: str) -> None:

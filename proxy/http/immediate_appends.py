@@ -46,8 +46,11 @@ _REVOKED: Final = Response("Internal Server Error", 500, {
 class Admitted(Protocol):
     """A request that its client may send."""
 
-    def fits(self, size: int) -> bool:
-        """Whether the client's quotas let it append so many bytes; counts nothing."""
+    def may_append(self, size: int, name: str | None) -> bool:
+        """Whether the client's quotas let it append so many bytes, and its rights under a name.
+
+        Nothing is counted or audited.
+        """
 
     def count(self, size: int) -> None:
         """Count it for the client's quotas."""
@@ -115,7 +118,10 @@ class ImmediateAppends:
             else:
                 append = self._records.prepare_now(place, scope, body)
             size = 0 if append is None else max(len(body), len(append.data))
-            if append is None or (admitted is not None and not admitted.fits(size)):
+            if append is None or (
+                admitted is not None
+                and not admitted.may_append(size, service.name_of(append.identity))
+            ):
                 held.release()
                 return False
             held.more(len(append.data))

@@ -36,7 +36,7 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.http.current_caller import count_batch, require_create
+from proxy.http.current_caller import count_batch, require_create, require_name
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.prepared_append import PreparedAppend
@@ -202,7 +202,9 @@ class RecordRoutes:
                 if partition is None:  # its key may have been sent elsewhere meanwhile
                     number = self._chosen(service, topic, batch, body)
                     found = service.engine.partition(topic, number) or found
-            count_batch(len(body), len(batch.data))  # the owner does, if that is another server
+            # The owner does both, if that is another server.
+            require_name(service.name_of(batch.identity))
+            count_batch(len(body), len(batch.data))
             del body
             outcome = await service.append(
                 found, batch.data, batch.identity, repeatable=batch.repeatable

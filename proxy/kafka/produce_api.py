@@ -7,7 +7,7 @@ strict and monotonic (`identified_batches.py`).
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
@@ -66,7 +66,7 @@ class WriteGuard(Protocol):
         """Whether a client may write to a topic."""
 
     def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
-        """Whether a client may write with a transactional id."""
+        """Whether a client may write with a transactional id, or under a producer's name."""
 
 
 _PENDING = PartitionResponse(ErrorCode.unknown_server_error.value)
@@ -187,9 +187,14 @@ class _RepeatedProduce:
         template: the template of the last request's bytes.
         version: the last request's API version.
         request: the last request, decoded.
+
+    Attributes:
+        guard: has just allowed the last request, which counts while the ACLs stay as they are.
     """
 
-    __slots__ = ("_api", "_counts", "partition", "request", "template", "version")
+    __slots__ = (
+        "_api", "_counts", "_guard_version", "guard", "partition", "request", "template", "version",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -207,41 +212,27 @@ class _RepeatedProduce:
         self.version = version
         part = request.parts[0]
         self.request = request._replace(parts=[part._replace(data=memoryview(b""))])
+        self.guard: Final = api.guard
+        self._guard_version: Final = None if self.guard is None else self.guard.version
 
     def handle(self, slot: Slot, frame: bytearray) -> bool:
         """Handle a request if it is like the last one; False: nothing was done."""
+        guard = self.guard
+        if guard is not None and guard.version is not self._guard_version:
+            return False  # `ProduceApi.handle` decides by the new ACLs
         data = self.template.batch(frame)
         if data is None or self.partition.gone or len(data) > self._api.batch_bytes_max:
             return False
         header = read_from_client(data)
         if header is None or not takes(header):
             return False  # `ProduceApi.handle` responds with the reason
+        # Its PID may be another one than that of the last request.
+        if guard is not None and not self._api.may_send(guard, slot.connection, header):
+            return False
         slot.correlation_id = INT32.unpack_from(frame, 4)[0]
         slot.measure(self._counts, API_PRODUCE)
         self._api.submit(slot.connection, self.partition, _RepeatedBatch(header, data, slot, self))
         return True
-
-
-class _GuardedProduce(_RepeatedProduce):
-    """The same, of a client that may write to the topic while the ACLs stay as they are.
-
-    Parameters:
-        guard: decides by the ACLs; it has just allowed the last request.
-        repeated: as for `_RepeatedProduce`.
-    """
-
-    __slots__ = ("_guard", "_guard_version")
-
-    def __init__(self, guard: WriteGuard, *repeated: Any) -> None:  # noqa: ANN401 - passed on
-        super().__init__(*repeated)
-        self._guard = guard
-        self._guard_version = guard.version
-
-    @override
-    def handle(self, slot: Slot, frame: bytearray) -> bool:
-        if self._guard.version is not self._guard_version:
-            return False  # `ProduceApi.handle` decides by the new ACLs
-        return super().handle(slot, frame)
 
 
 def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> PartitionResponse:
@@ -262,6 +253,10 @@ _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
 #: The policies of the PIDs that this listener accepts.
 _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
 _NO_RIGHT: Final = "the client has no right to write there"
+_NO_RIGHT_TO_NAME: Final = PartitionResponse(
+    ErrorCode.transactional_id_authorization_failed.value,
+    message="its PID is that of a name to which the client has no right to write",
+)
 #: The error of a duplicate with an unknown offset; clients treat it as a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
 
@@ -294,6 +289,9 @@ class ProduceApi:
         batch_bytes_max: the size of the largest batch, in bytes (Kafka's message.max.bytes).
         passing: forwards batches under Kafka's own producer ids to Kafka; None: the log is
             embedded.
+
+    Attributes:
+        guard: decides by the ACLs; None: clients may write everything.
     """
 
     def __init__(
@@ -303,12 +301,12 @@ class ProduceApi:
         self._passing = passing
         self.batch_bytes_max = batch_bytes_max
         self._identified = IdentifiedBatches(engine.pool)
-        self._guard: WriteGuard | None = None
+        self.guard: WriteGuard | None = None
         self._looking: set[asyncio.Task[None]] = set()
 
     def restrict(self, guard: WriteGuard) -> None:
         """Accept only what a guard allows from now on."""
-        self._guard = guard
+        self.guard = guard
 
     def handle(self, slot: Slot, header: RequestHeader, frame: bytearray) -> None:
         """Respond to a request, now or later.
@@ -319,8 +317,8 @@ class ProduceApi:
         request = read_produce_request(frame, header.body, header.version)
         reply = _Reply(slot, header.version, request)
         parts: Iterable[tuple[int, PartitionData]] = enumerate(request.parts)
-        if self._guard is not None:
-            parts = self._allowed(self._guard, reply, request)
+        if self.guard is not None:
+            parts = self._allowed(self.guard, reply, request)
         if request.transactional_id is not None and self._passing is not None:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
                 raise MalformedError("Produce: a transactional id that is too long")
@@ -380,14 +378,19 @@ class ProduceApi:
         partition = self._engine.partition(*partitions[0])
         if partition is None:
             return
-        if self._guard is None:
+        guard = self.guard
+        if guard is None or guard.may_write(connection, partitions[0][0]):
             connection.repeated = _RepeatedProduce(
                 self, slot.counts, partition, template, version, request
             )
-        elif self._guard.may_write(connection, partitions[0][0]):
-            connection.repeated = _GuardedProduce(
-                self._guard, self, slot.counts, partition, template, version, request
-            )
+
+    def may_send(self, guard: WriteGuard, connection: KafkaConnection, header: BatchHeader) -> bool:
+        """Whether a client may send a batch: under a PID of a name only if it may lease the name.
+
+        Every consumer sees PIDs and generations in the log, so they prove nothing.
+        """
+        name = self._engine.naming.names.get(header.producer_id)
+        return name is None or guard.may_use(connection, name)
 
     def submit(self, connection: KafkaConnection, partition: Partition, pending: Pending) -> None:
         """Submit a batch that `takes` has accepted to the engine."""
@@ -419,6 +422,10 @@ class ProduceApi:
         pid = header.producer_id
         if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
             self._pass(reply, index, part, None)
+            return True
+        if self.guard is not None and not self.may_send(self.guard, reply.connection, header):
+            self._refused(reply, part, intact=True)
+            reply.put(index, _NO_RIGHT_TO_NAME)
             return True
         pending = _RequestBatch(header, data, reply, index, log_start)
         if takes(header):

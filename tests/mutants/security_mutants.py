@@ -12,6 +12,7 @@ _HTTP: Final = "proxy/http/access/http_access.py"
 _ACLS: Final = "proxy/security/acls.py"
 _LOGINS: Final = "tests/secure/test_logins.py"
 _IN_FORCE: Final = "tests/secure/test_acls_in_force.py"
+_OF_NAMES: Final = "tests/secure/test_rights_of_names.py"
 _MATRIX: Final = "tests/secure/test_rights_matrix.py"
 _TLS: Final = "tests/secure/test_tls.py"
 _HTTP_TESTS: Final = "tests/secure/test_http_access.py"
@@ -108,16 +109,54 @@ SECURITY: Final = (
     Mutant(
         "the template of a Produce ignores a revocation",
         _PRODUCE,
-        "        if self._guard.version is not self._guard_version:\n",
-        "        if self._guard is None:\n",
+        "        if guard is not None and guard.version is not self._guard_version:\n",
+        "        if guard is not None and guard is None:\n",
         (f"{_IN_FORCE}::test_the_template_of_the_last_produce_obeys_a_revocation",),
     ),
     Mutant(
         "a Produce is not checked",
         _PRODUCE,
-        "            parts = self._allowed(self._guard, reply, request)\n",
+        "            parts = self._allowed(self.guard, reply, request)\n",
         "            pass\n",
         (f"{_IN_FORCE}::test_only_who_may_write_produces",),
+    ),
+    Mutant(
+        "a batch under the PID of another client's name is not checked",
+        _PRODUCE,
+        "        if self.guard is not None and not self.may_send("
+        "self.guard, reply.connection, header):\n",
+        "        if self.guard is not None and header.producer_id == 0:\n",
+        (f"{_OF_NAMES}::test_a_batch_under_the_pid_of_a_name",),
+    ),
+    Mutant(
+        "the same where a connection repeats its requests",
+        _PRODUCE,
+        "not self._api.may_send(guard, slot.connection, header):\n",
+        "header.producer_id == 0:\n",
+        (f"{_OF_NAMES}::test_a_connection_that_repeats_its_requests",),
+    ),
+    Mutant(
+        "a name that a connection has used outlives a revocation",
+        _APIS,
+        "        if secured.rights_version is self._authorizer.version and (\n"
+        "            transactional_id in secured.may_write_as\n",
+        "        if secured.rights_version is not None and (\n"
+        "            transactional_id in secured.may_write_as\n",
+        (f"{_OF_NAMES}::test_what_a_connection_has_noted_ends_with_a_change",),
+    ),
+    Mutant(
+        "an append over HTTP under the PID of another client's name is not checked",
+        "proxy/http/record_routes.py",
+        "            require_name(service.name_of(batch.identity))\n",
+        "",
+        (f"{_OF_NAMES}::test_an_append_over_http",),
+    ),
+    Mutant(
+        "the same for a small append",
+        "proxy/http/access/request_access.py",
+        "name is None or authorizer is None or authorizer.allows(self.caller, name_right(name))",
+        "name is None or authorizer is None or authorizer is not None",
+        (f"{_OF_NAMES}::test_an_append_over_http",),
     ),
     Mutant(
         "refused items of a request are passed on",

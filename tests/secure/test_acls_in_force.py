@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from proxy.kafka.access.secure_connection import SecureConnection
-from proxy.kafka.produce_api import _GuardedProduce
+from proxy.kafka.produce_api import _RepeatedProduce
 from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
@@ -67,7 +67,8 @@ async def test_the_template_of_the_last_produce_obeys_a_revocation(tmp_path: Pat
                 assert (await alice.produce("t", batch([b"a"]))).offset == offset
             connection = _of(running, "alice")
             template = connection.repeated
-            assert isinstance(template, _GuardedProduce)
+            assert isinstance(template, _RepeatedProduce)
+            assert template.guard is not None
             assert (await alice.produce("t", batch([b"a"]))).offset == 4
             assert connection.repeated is template
             await running.set_acls(_READ)
@@ -85,8 +86,8 @@ async def test_without_acls_the_template_is_the_usual_one(tmp_path: Path) -> Non
         for _ in range(3):
             await alice.produce("t", batch([b"a"]))
         repeated = _of(running, "alice").repeated
-        assert repeated is not None
-        assert not isinstance(repeated, _GuardedProduce)
+        assert isinstance(repeated, _RepeatedProduce)
+        assert repeated.guard is None
 
 
 async def test_a_fetch_that_waits_ends_with_a_revocation(tmp_path: Path) -> None:

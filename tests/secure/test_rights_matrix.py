@@ -147,11 +147,8 @@ def _apis(*acls: Acl, audit: AuditLog | None = None) -> tuple[SecuredApis, _Inne
 def _slot(user: str) -> Any:
     connection: Any = SecureConnection.__new__(SecureConnection)
     connection.caller = Caller(f"User:{user}", "10.0.0.1")
-    connection.may_write_to, connection.may_read_from, connection.rights_version = (
-        set(),
-        set(),
-        None,
-    )
+    connection.may_write_to, connection.may_write_as = set(), set()
+    connection.may_read_from, connection.rights_version = set(), None
     return SimpleNamespace(connection=connection, correlation_id=7, api_key=0)
 
 

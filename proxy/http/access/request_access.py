@@ -20,7 +20,7 @@ from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.engine.leases.lease_owners import USER
 from proxy.http.access.request_meter import RequestMeter
 from proxy.http.access.route_rights import Needs, RouteRights, RouteRule
-from proxy.http.current_caller import CALLER, HttpCaller
+from proxy.http.current_caller import CALLER, HttpCaller, name_right
 from proxy.http.forwarding_headers import CLIENT, FORWARDED, client_of
 from proxy.http.http_protocol import PEER_CERTIFICATE
 from proxy.security.authorizer import Caller
@@ -132,12 +132,19 @@ class Admission:
         return any((user, each) in self._security.credentials
                    for each in ("SCRAM-SHA-512", "SCRAM-SHA-256"))  # fmt: skip
 
-    def fits(self, size: int) -> bool:
-        """Whether the client's quotas let a request pass that produces so many bytes."""
-        return self.meter.fits(size)
+    def may_append(self, size: int, name: str | None) -> bool:
+        """Whether the client's quotas let it append so many bytes, and its rights under a name.
+
+        Parameters:
+            name: that the PID of the batch was leased by; None: it has none.
+        """
+        authorizer = self._authorizer
+        if name is None or authorizer is None or authorizer.allows(self.caller, name_right(name)):
+            return self.meter.fits(size)
+        return False
 
     def count(self, size: int) -> None:
-        """Count a request that `fits`, and that was submitted."""
+        """Count a request that was submitted."""
         self.meter.count_whole(size)
 
     @contextmanager

@@ -23,7 +23,7 @@ from proxy.security.security import ANONYMOUS, Security, principal_of
 
 _FOREVER: Final = float("inf")
 #: Topics that a connection notes; the authorizer's cache has more.
-_TOPICS_NOTED_MAX: Final = 1000
+_NOTED_MAX: Final = 1000
 _ALLOWED: Final = {
     LoginState.START: (API_API_VERSIONS, API_SASL_HANDSHAKE),
     LoginState.EXCHANGE: (API_SASL_AUTHENTICATE,),
@@ -60,8 +60,10 @@ class SecureConnection(MeteredConnection):
         self.began: Final = monotonic()
         #: Whether the client logged in with a password.
         self.has_password = False
-        #: Topics that the client may write and read, while the ACLs are of the version.
+        #: Topics that the client may write and read, and transactional ids and names that it may
+        #: write with, while the ACLs are of the version.
         self.may_write_to: set[str] = set()
+        self.may_write_as: set[str] = set()
         self.may_read_from: set[str] = set()
         self.rights_version: object = None
         self._expires = 0.0
@@ -102,11 +104,11 @@ class SecureConnection(MeteredConnection):
 
     def renew_rights(self, version: object) -> None:
         """Drop the noted rights if the ACLs have changed, or the client has very many."""
-        many = len(self.may_write_to) + len(self.may_read_from) > _TOPICS_NOTED_MAX
-        if self.rights_version is not version or many:
+        noted = (self.may_write_to, self.may_write_as, self.may_read_from)
+        if self.rights_version is not version or sum(map(len, noted)) > _NOTED_MAX:
             self.rights_version = version
-            self.may_write_to.clear()
-            self.may_read_from.clear()
+            for each in noted:
+                each.clear()
 
     def is_expired(self, now: float) -> bool:
         """Whether the time of the login is over, by the monotonic clock."""

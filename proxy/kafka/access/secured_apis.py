@@ -145,9 +145,18 @@ class Guard:
         return True
 
     def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
-        """Whether a client may write with a transactional id."""
+        """Whether a client may write with a transactional id, or under a producer's name."""
+        secured = cast(SecureConnection, connection)
+        if secured.rights_version is self._authorizer.version and (
+            transactional_id in secured.may_write_as
+        ):
+            return True
         right = Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, transactional_id)
-        return self._authorizer.permits(caller_of(connection), right)
+        if not self._authorizer.permits(caller_of(connection), right):
+            return False
+        secured.renew_rights(self._authorizer.version)
+        secured.may_write_as.add(transactional_id)
+        return True
 
 
 def _acls_api(security: Security) -> AclsApi:
