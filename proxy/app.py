@@ -270,6 +270,8 @@ class App:
         if self._security is not None:
             backend.acls, backend.to_members = self._security.kafka_acls, self._security.to_members
         await backend.open()
+        if self._security is not None and backend.common is not None:
+            await self._security.share(backend.common)
         self._engine = Engine(
             backend.store,
             backend.snapshots,

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import structlog
 from kazoo.exceptions import KazooException
 
+from pidlease.coordination.common_files import CommonFiles
 from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.file.file_topic_book import FileTopicBook
 from pidlease.coordination.file.file_writer_ids import FileWriterIds
 from pidlease.coordination.journal.journal import JournalError
 from pidlease.coordination.journal.journal_fences import JournalFences
+from pidlease.coordination.journal.journal_files import JournalFiles
 from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
@@ -34,6 +36,7 @@ from pidlease.coordination.topic_book import TopicBook, TopicBookError
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.zookeeper_fences import ZooKeeperFences
+from pidlease.coordination.zookeeper.zookeeper_files import ZooKeeperFiles
 from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
@@ -268,6 +271,16 @@ class Coordinator:
             for topic_id, settings in before.own.items():
                 book.save_own("", topic_id, settings)
         return book
+
+    def common_files(self, cluster: str) -> CommonFiles | None:
+        """Return the files that servers have in common; None: each has its own.
+
+        Parameters:
+            cluster: the Kafka cluster's id.
+        """
+        if self._journal is not None:
+            return JournalFiles(self._journal)
+        return None if self._zookeeper is None else ZooKeeperFiles(self._zookeeper, cluster)
 
     def _move_names(self, names: NameBindings) -> None:
         """Copy bindings from the file; bindings that the coordinator has stay."""

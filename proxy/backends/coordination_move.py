@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 
 from kazoo.exceptions import KazooException
 
+from pidlease.coordination.common_files import CommonFilesError
 from pidlease.coordination.journal.journal import Journal, JournalError
+from pidlease.coordination.journal.journal_files import file_row
 from pidlease.coordination.journal.journal_names import name_row
 from pidlease.coordination.journal.journal_sequence import JournalSequence, has_blocks
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
@@ -28,6 +30,7 @@ from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.coordination.topic_book import TopicBookError
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import MOVED, ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_files import ZooKeeperFiles
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
@@ -44,8 +47,8 @@ _ROWS_AT_ONCE: Final = 500
 #: The time between two looks for a server that serves the cluster.
 _LOOK_SECONDS: Final = 1.0
 _ERRORS: Final = (
-    JournalError, OwnershipError, NamesError, SequenceError, TopicBookError, WriterIdsError,
-    ZooKeeperError, KazooException, UpstreamError,
+    CommonFilesError, JournalError, OwnershipError, NamesError, SequenceError, TopicBookError,
+    WriterIdsError, ZooKeeperError, KazooException, UpstreamError,
 )  # fmt: skip
 
 
@@ -142,7 +145,7 @@ def _check_clusters(zookeeper: ZooKeeper, cluster: str) -> None:
     """
     used = {
         each
-        for folder in ("owners", "shared", "topics")
+        for folder in ("owners", "shared", "topics", "files")
         for each in zookeeper.children(zookeeper.path(folder))
     }
     if others := sorted(used - {cluster}):
@@ -175,6 +178,7 @@ def _copy(zookeeper: ZooKeeper, journal: Journal, cluster: str, settings: Settin
     names = ZooKeeperNames(zookeeper).all()
     writers = ZooKeeperWriterIds(zookeeper).all()
     topics = ZooKeeperTopicBook(zookeeper, cluster).load()
+    files = ZooKeeperFiles(zookeeper, cluster).all()
     JournalSequence(journal, _NAME, wall_clock_ms, keep_ms).adopt(
         blocks, max([block.end for block in blocks], default=1)
     )
@@ -182,5 +186,7 @@ def _copy(zookeeper: ZooKeeper, journal: Journal, cluster: str, settings: Settin
     rows += [writer_row(pid, of) for pid, of in writers.items()]
     for at in range(0, len(rows), _ROWS_AT_ONCE):
         journal.put(rows[at : at + _ROWS_AT_ONCE])
+    for name, content in files.items():
+        journal.put([file_row(name, content)])
     JournalTopicBook(journal).adopt(topics)
     return Moved(len(blocks), len(names), len(writers), len(topics.own))

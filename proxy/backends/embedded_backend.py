@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from pidlease.coordination.common_files import CommonFiles
 from pidlease.coordination.pid_sequence import Coordination
 from pidlease.engine.appenders.group_appender import AppenderFactory, GroupAppender
 from pidlease.engine.engine import Engine
@@ -47,6 +48,7 @@ class Backend(ABC):
         shared: the other active servers of a Kafka cluster; None: this server serves alone.
         standing_by: whether another server serves the log, and this one waits for its end.
         rows: the coordinator's rows in Kafka, if several servers are active; None: there are none.
+        common: the files that all servers of the coordinator have; None: each has its own.
         states: asks the other active servers for their producers' states; None: there are none.
     """
 
@@ -73,6 +75,7 @@ class Backend(ABC):
         self.shared: SharedCluster | None = None
         self.rows: SharedKafkaJournal | None = None
         self.states: HttpStateRequests | None = None
+        self.common: CommonFiles | None = None
 
     @abstractmethod
     async def open(self) -> None:

@@ -134,6 +134,7 @@ class KafkaBackend(Backend):
             await self._reach()
         if self._journal is not None:
             await self._pool.run(partial(self._open_coordinator, coordinator, self._journal))
+        self.common = coordinator.common_files(self.cluster_id)
         await self._open_store(coordinator)
 
     async def _open_journal(self, coordinator: Coordinator, folder: DataDirectory) -> KafkaJournal:

@@ -9,14 +9,18 @@ import typer
 
 from pidlease.storage.files import RealFiles
 from proxy.cli.console import cannot_run
+from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.scram_credentials import (
     ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     SHA_256,
     SHA_512,
+    USER_FILE,
+    Credential,
     CredentialError,
-    CredentialFile,
+    by_user,
+    changed,
     check_user,
     credential_for,
 )
@@ -38,8 +42,8 @@ _DataDir = Annotated[
 _User = Annotated[str, typer.Argument(help="The user's name.")]
 
 
-def _file(data_dir: Path) -> CredentialFile:
-    return CredentialFile(RealFiles(), data_dir.absolute() / SECURITY_FOLDER)
+def _file(data_dir: Path) -> EntryFile[Credential]:
+    return EntryFile(RealFiles(), data_dir.absolute() / SECURITY_FOLDER, USER_FILE)
 
 
 @users_cli.command("add")
@@ -68,8 +72,8 @@ def add(
         check_user(user)
         password = _password(password_file)
         credentials = [credential_for(user, each, password, iterations) for each in _MECHANISMS]
-        _file(data_dir).change(credentials)
-    except (CredentialError, OSError, UnicodeDecodeError) as error:
+        _file(data_dir).change(lambda known: changed(known, credentials))
+    except (CredentialError, EntryFileError, OSError, UnicodeDecodeError) as error:
         raise cannot_run(str(error)) from None
     typer.echo(f"user {user} can log in")
 
@@ -84,10 +88,10 @@ def remove(user: _User, data_dir: _DataDir) -> None:
     """
     file = _file(data_dir)
     try:
-        if not any(name == user for name, _ in file.read()):
+        if not any(each.user == user for each in file.read()):
             raise cannot_run(f"there is no user {user}")
-        file.change((), [(user, each) for each in _MECHANISMS])
-    except (CredentialError, OSError) as error:
+        file.change(lambda known: changed(known, (), [(user, each) for each in _MECHANISMS]))
+    except (EntryFileError, OSError) as error:
         raise cannot_run(str(error)) from None
     typer.echo(f"user {user} is removed")
 
@@ -101,8 +105,8 @@ def list_users(data_dir: _DataDir) -> None:
     2: it could not be done
     """
     try:
-        found = _file(data_dir).read()
-    except OSError as error:
+        found = by_user(_file(data_dir).read())
+    except EntryFileError as error:
         raise cannot_run(str(error)) from None
     for user in sorted({user for user, _ in found}):
         mechanisms = ", ".join(

@@ -275,4 +275,4 @@ def _covers(deny: Acl, allow: Acl) -> bool:
 
 
 #: The file of the ACLs.
-ACL_FILE: Final = EntryKind("acls", "ACLs", 20_000, acl_from, fields_of)
+ACL_FILE: Final = EntryKind("acls", "ACLs", 20_000, acl_from, fields_of, key=lambda acl: acl)

@@ -1,15 +1,16 @@
-"""A file of JSON objects, one per line, for people and for Kafka's tools: the ACLs, the quotas.
+"""A file of JSON objects, one per line, for people and for Kafka's tools: users, ACLs, quotas.
 
 Empty lines and lines that begin with # count as nothing; a change by a request keeps those at the
-file's beginning.
+file's beginning. The lines of a kind that people do not write have a checksum each.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
+from pidlease.storage.checked_lines import decode_line, encode_line
+from pidlease.storage.files import Files, Lock, make_durable_folder, read_file, write_aside
 
 _FILE_BYTES_MAX: Final = 32 << 20
 
@@ -29,7 +30,9 @@ class EntryKind(NamedTuple, Generic[_EntryT]):
         plural: of its entries, for errors.
         most: the largest number of entries.
         read: makes an entry of a line's object; raises ValueError if it is none.
-        fields: returns the object of an entry's line.
+        fields: returns the object of an entry's line; lines are sorted by it.
+        key: returns what only one entry has.
+        checked: whether each line has a checksum.
     """
 
     name: str
@@ -37,6 +40,8 @@ class EntryKind(NamedTuple, Generic[_EntryT]):
     most: int
     read: Callable[[Mapping[str, Any]], _EntryT]
     fields: Callable[[_EntryT], Mapping[str, Any]]
+    key: Callable[[_EntryT], Hashable]
+    checked: bool = False
 
 
 class EntryFile(Generic[_EntryT]):
@@ -49,8 +54,8 @@ class EntryFile(Generic[_EntryT]):
 
     def __init__(self, files: Files, folder: Path, kind: EntryKind[_EntryT]) -> None:
         self.path: Final = folder / kind.name
-        self._files: Final = files
-        self._kind: Final = kind
+        self.kind: Final = kind
+        self.files: Final = files
         self._lock_path: Final = folder / "lock"
 
     def read(self) -> frozenset[_EntryT]:
@@ -59,7 +64,7 @@ class EntryFile(Generic[_EntryT]):
         Raises:
             EntryFileError: a line is no valid entry, or the file cannot be read.
         """
-        return frozenset(self._parse(self._text()))
+        return self.parse(self.content() or b"")
 
     def change(
         self, alter: Callable[[frozenset[_EntryT]], Iterable[_EntryT]]
@@ -70,63 +75,110 @@ class EntryFile(Generic[_EntryT]):
             EntryFileError: the file is not valid now, or there would be too many entries.
             OSError: the entries may have been replaced or not.
         """
-        kind = self._kind
-        make_durable_folder(self._files, self.path.parent)
-        lock = self._files.lock(self._lock_path, f"a change of the {kind.plural}")
+        lock = self.lock()
         try:
-            text = self._text()
-            entries = frozenset(alter(frozenset(self._parse(text))))
-            if len(entries) > kind.most:
-                raise EntryFileError(f"at most {kind.most} {kind.plural} are kept")
-            made = sorted(json.dumps(kind.fields(each)) for each in entries)
-            lines = [*_comments(text), *made]
-            write_aside(self._files, self.path, ["".join(f"{line}\n" for line in lines).encode()])
+            before = self.content() or b""
+            entries = frozenset(alter(self.parse(before)))
+            self.replace(self.render(entries, before))
         finally:
             lock.release()
         return entries
 
-    def _text(self) -> str:
-        try:
-            if not self._files.exists(self.path):
-                return ""
-            content = read_file(self._files, self.path)
-            if len(content) > _FILE_BYTES_MAX:
-                raise EntryFileError(f"{self.path} has more than {_FILE_BYTES_MAX} bytes")
-            return content.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise EntryFileError(f"{self.path}: {error}") from error
+    def lock(self) -> Lock:
+        """Keep other processes from changing the file.
 
-    def _parse(self, text: str) -> list[_EntryT]:
-        entries = []
-        for number, line in enumerate(text.split("\n"), 1):
-            if not line.strip() or line.startswith("#"):
+        Raises:
+            LockedError: another process is changing it now.
+            OSError: the lock cannot be taken.
+        """
+        make_durable_folder(self.files, self.path.parent)
+        return self.files.lock(self._lock_path, f"a change of the {self.kind.plural}")
+
+    def content(self) -> bytes | None:
+        """Return the file; None: there is none.
+
+        Raises:
+            EntryFileError: the file cannot be read.
+        """
+        try:
+            if not self.files.exists(self.path):
+                return None
+            content = read_file(self.files, self.path)
+        except OSError as error:
+            raise EntryFileError(f"{self.path}: {error}") from error
+        if len(content) > _FILE_BYTES_MAX:
+            raise EntryFileError(f"{self.path} has more than {_FILE_BYTES_MAX} bytes")
+        return content
+
+    def replace(self, content: bytes) -> None:
+        """Replace the file durably, under its lock.
+
+        Raises:
+            OSError: it may have been replaced or not.
+        """
+        write_aside(self.files, self.path, [content])
+
+    def parse(self, content: bytes) -> frozenset[_EntryT]:
+        """Return the entries of a file.
+
+        Raises:
+            EntryFileError: a line is no valid entry, or there are too many.
+        """
+        entries: dict[Hashable, _EntryT] = {}
+        for number, line in enumerate(content.split(b"\n"), 1):
+            if not line.strip() or line.startswith(b"#"):
                 continue
             try:
-                entries.append(self._kind.read(_object(line)))
+                entry = self.kind.read(self._object(line))
             except (ValueError, RecursionError) as error:
                 raise EntryFileError(f"{self.path}, line {number}: {error}") from None
-        if len(entries) > self._kind.most:
-            raise EntryFileError(f"{self.path} has more than {self._kind.most} {self._kind.plural}")
-        return entries
+            if entries.setdefault(self.kind.key(entry), entry) != entry:
+                raise EntryFileError(
+                    f"{self.path}, line {number}: there are two lines of the same one; keep one"
+                )
+        self._check_count(len(entries))
+        return frozenset(entries.values())
+
+    def render(self, entries: Iterable[_EntryT], before: bytes) -> bytes:
+        """Return the file with entries.
+
+        Parameters:
+            before: a file; its comments at the beginning are kept.
+
+        Raises:
+            EntryFileError: there are too many.
+        """
+        rows = sorted(map(self.kind.fields, entries), key=json.dumps)
+        self._check_count(len(rows))
+        lines = (encode_line(row) if self.kind.checked else b"%s\n" % json.dumps(row).encode()
+                 for row in rows)  # fmt: skip
+        return b"".join((*_comments(before), *lines))
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        """Read a line.
+
+        Raises:
+            ValueError: it is no JSON object, or damaged.
+        """
+        fields = decode_line(line) if self.kind.checked else json.loads(line.decode())
+        if fields is None:
+            raise ValueError("the line is damaged; take the file from a backup")
+        if not isinstance(fields, dict):
+            raise ValueError("not a JSON object")  # noqa: TRY004 - the line is wrong, not the program
+        return fields
+
+    def _check_count(self, entries: int) -> None:
+        if entries > self.kind.most:
+            raise EntryFileError(
+                f"{self.path}: at most {self.kind.most} {self.kind.plural} are kept"
+            )
 
 
-def _object(line: str) -> dict[str, Any]:
-    """Read a line.
-
-    Raises:
-        ValueError: it is no JSON object.
-    """
-    fields = json.loads(line)
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - the line is wrong, not the program
-    return fields
-
-
-def _comments(text: str) -> list[str]:
-    """Return the comments at the beginning."""
+def _comments(content: bytes) -> list[bytes]:
+    """Return the comments at the beginning, with their newlines."""
     found = []
-    for line in text.split("\n")[:-1]:
-        if line.strip() and not line.startswith("#"):
+    for line in content.splitlines(keepends=True):
+        if line.strip() and not line.startswith(b"#"):
             break
         found.append(line)
     return found

@@ -152,21 +152,14 @@ def fields_of(quota: Quota) -> dict[str, Any]:
 
 
 def rules_of(quotas: Iterable[Quota]) -> Rules:
-    """Return quotas by entity.
-
-    Raises:
-        QuotaError: an entity has two lines.
-    """
-    found: dict[Entity, dict[str, float]] = {}
-    for entity, limits in quotas:
-        if entity in found:
-            raise QuotaError(f"{entity} has two lines; put all its quotas into one")
-        found[entity] = dict(limits)
-    return found
+    """Return quotas by entity."""
+    return {entity: dict(limits) for entity, limits in quotas}
 
 
 #: The file of the quotas.
-QUOTA_FILE: Final = EntryKind("quotas", "quotas", 10_000, quota_from, fields_of)
+QUOTA_FILE: Final = EntryKind(
+    "quotas", "quotas", 10_000, quota_from, fields_of, key=lambda quota: quota.entity
+)
 
 
 def effective(rules: Rules, key: str, user: str, client_id: str) -> tuple[Entity, float] | None:

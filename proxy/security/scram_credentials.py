@@ -8,14 +8,12 @@ import hmac
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scramp import ScramException
 from scramp.utils import saslprep
 
-from pidlease.storage.checked_lines import CheckedFile
-from pidlease.storage.files import Files, Lock, make_durable_folder
+from proxy.security.entry_file import EntryKind
 
 SHA_256: Final = "SCRAM-SHA-256"
 SHA_512: Final = "SCRAM-SHA-512"
@@ -31,7 +29,6 @@ _SALT_BYTES_MIN: Final = 12
 _SALT_BYTES_MAX: Final = 256
 USER_LENGTH_MAX: Final = 249
 PASSWORD_BYTES_MAX: Final = 1024
-_USERS_MAX: Final = 100_000
 
 
 class CredentialError(ValueError):
@@ -176,73 +173,27 @@ class StandIns:
         return Credential(user, mechanism, ITERATIONS_DEFAULT, seed[:_SALT_BYTES], key, key)
 
 
-class CredentialFile:
-    """The file of all credentials. Its methods block.
+def credential_from(fields: Mapping[str, Any]) -> Credential:
+    """Return the credential of a line of the file.
 
-    Parameters:
-        folder: `security` of the data directory.
+    Raises:
+        CredentialError: it is none.
     """
-
-    def __init__(self, files: Files, folder: Path) -> None:
-        self.path: Final = folder / "users"
-        self._files: Final = files
-        self._lock_path: Final = folder / "lock"
-        self._file: Final = CheckedFile(files, self.path)
-
-    def read(self) -> dict[tuple[str, str], Credential]:
-        """Return all credentials, by user and mechanism.
-
-        Raises:
-            OSError: the file is damaged or cannot be read.
-        """
-        found = {}
-        for row in self._file.rows():
-            try:
-                mechanism, iterations = row["mechanism"], check_iterations(row["iterations"])
-                salt, stored, server = (
-                    b64decode(row[name], validate=True)
-                    for name in ("salt", "stored_key", "server_key")
-                )
-                _HASHES[mechanism]
-                user = check_user(row["user"])
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise OSError(f"{self.path}: a line is no credential ({error!r})") from error
-            found[user, mechanism] = Credential(user, mechanism, iterations, salt, stored, server)
-        return found
-
-    def change(
-        self, upserted: Iterable[Credential], deleted: Iterable[tuple[str, str]] = ()
-    ) -> dict[tuple[str, str], Credential]:
-        """Change credentials, durably; return all that there are now.
-
-        Raises:
-            CredentialError: there are too many users.
-            OSError: they may have been changed or not.
-        """
-        lock = self.lock()
-        try:
-            found = self.read()
-            for user, mechanism in deleted:
-                found.pop((user, mechanism), None)
-            found |= {(each.user, each.mechanism): each for each in upserted}
-            if len(found) > _USERS_MAX:
-                raise CredentialError(f"at most {_USERS_MAX} credentials are kept")
-            self._file.replace(_row(found[key]) for key in sorted(found))
-        finally:
-            lock.release()
-        return found
-
-    def lock(self) -> Lock:
-        """Keep other processes from changing the file.
-
-        Raises:
-            LockedError: another process is changing it now.
-        """
-        make_durable_folder(self._files, self.path.parent)
-        return self._files.lock(self._lock_path, "a change of the users")
+    try:
+        mechanism, iterations = fields["mechanism"], check_iterations(fields["iterations"])
+        salt, stored, server = (
+            b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
+        )
+        _HASHES[mechanism]
+        user = check_user(fields["user"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CredentialError(f"the line is no credential ({error!r})") from error
+    return Credential(user, mechanism, iterations, salt, stored, server)
 
 
-def _row(credential: Credential) -> dict[str, object]:
+def fields_of(credential: Credential) -> dict[str, object]:
+    """Return the line of a credential, as `credential_from` reads it."""
+
     def text(data: bytes) -> str:
         return b64encode(data).decode()
 
@@ -254,3 +205,31 @@ def _row(credential: Credential) -> dict[str, object]:
         "stored_key": text(credential.stored_key),
         "server_key": text(credential.server_key),
     }
+
+
+def by_user(credentials: Iterable[Credential]) -> dict[tuple[str, str], Credential]:
+    """Return credentials by user and mechanism."""
+    return {(each.user, each.mechanism): each for each in credentials}
+
+
+def changed(
+    credentials: Iterable[Credential],
+    upserted: Iterable[Credential],
+    deleted: Iterable[tuple[str, str]] = (),
+) -> Iterable[Credential]:
+    """Return credentials after a change.
+
+    Parameters:
+        deleted: users and mechanisms.
+    """
+    found = by_user(credentials)
+    for key in deleted:
+        found.pop(key, None)
+    return (found | by_user(upserted)).values()
+
+
+#: The file of the credentials.
+USER_FILE: Final = EntryKind(
+    "users", "credentials", 100_000, credential_from, fields_of,
+    key=lambda each: (each.user, each.mechanism), checked=True,
+)  # fmt: skip

@@ -1,27 +1,38 @@
 """What the listeners share for authentication and authorisation, kept up to date.
 
 A task looks at the files once a second: users, ACLs, quotas, and certificates. A changed file is
-read in a thread; one that is broken changes nothing.
+read in a thread; one that is broken changes nothing. Servers with one coordinator have users, ACLs
+and quotas in common.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from pidlease.coordination.common_files import CommonFiles, CommonFilesError
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from proxy.security.acls import ACL_FILE, Acl
 from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer
 from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.common_file import CommonFile
 from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.password_check import PasswordCheck
-from proxy.security.quota_rules import QUOTA_FILE, Quota, QuotaError, Rules, rules_of
+from proxy.security.quota_rules import QUOTA_FILE, Quota, Rules, rules_of
 from proxy.security.quotas import Quotas
-from proxy.security.scram_credentials import Credential, CredentialFile, Credentials, StandIns
+from proxy.security.scram_credentials import (
+    USER_FILE,
+    Credential,
+    Credentials,
+    StandIns,
+    by_user,
+    changed,
+)
 from proxy.security.security_config import SecurityConfig, SecurityError
 from proxy.security.server_certificates import ServerCertificates
 from proxy.security.token_validator import TokenValidator
@@ -36,6 +47,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 _USER_PREFIX: Final = "User:"
 
 _log = structlog.get_logger(__name__)
+_EntryT = TypeVar("_EntryT")
 
 
 def principal_of(user: str) -> str:
@@ -81,9 +93,13 @@ class Security:
             (config.quota_window_num - 1) * config.quota_window_seconds,
             throttle_seconds_max=config.quota_window_seconds,
         )
-        self._users: Final = CredentialFile(files, folder)
+        self._users: Final = EntryFile(files, folder, USER_FILE)
         self._acls: Final = EntryFile(files, folder, ACL_FILE)
         self._quotas: Final = EntryFile(files, folder, QUOTA_FILE)
+        #: The files that other servers have as well, by their paths; none: they are this one's own.
+        self._common: dict[Path, CommonFile[Any]] = {}
+        #: Those of them that could not be made the same.
+        self._apart: set[Path] = set()
         self._changing: Final = asyncio.Lock()
         self._marks: dict[Path, object] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -104,10 +120,10 @@ class Security:
         try:
             await asyncio.to_thread(self.audit.start)
             self._marks = await asyncio.to_thread(self._present_marks)
-            self.credentials = await asyncio.to_thread(self._users.read)
+            self.credentials = by_user(await asyncio.to_thread(self._users.read))
             if self.authorizer is not None and self.kafka_acls is None:
                 self.authorizer.replace(await asyncio.to_thread(self._acls.read))
-            self.quotas.replace(await asyncio.to_thread(self._read_quotas))
+            self.quotas.replace(rules_of(await asyncio.to_thread(self._quotas.read)))
         except (OSError, EntryFileError) as error:
             raise SecurityError(str(error)) from error
         self._watching = asyncio.create_task(self._watch())
@@ -136,11 +152,12 @@ class Security:
         """Change credentials, durably.
 
         Raises:
-            CredentialError: there are too many users.
+            EntryFileError: the file is broken now, or there would be too many.
             OSError: the credentials may have been changed or not.
         """
         async with self._changing:
-            self._use(await asyncio.to_thread(self._users.change, upserted, deleted))
+            found = await self._change(self._users, lambda known: changed(known, upserted, deleted))
+            self._use(by_user(found))
 
     async def change_acls(self, alter: Callable[[frozenset[Acl]], Iterable[Acl]]) -> None:
         """Replace the ACLs durably by those that a function returns.
@@ -150,9 +167,9 @@ class Security:
             OSError: the ACLs may have been changed or not.
         """
         async with self._changing:
-            changed = await asyncio.to_thread(self._acls.change, alter)
+            found = await self._change(self._acls, alter)
             if self.authorizer is not None:
-                self.authorizer.replace(changed)
+                self.authorizer.replace(found)
 
     async def change_quotas(self, alter: Callable[[Rules], Iterable[Quota]]) -> None:
         """Replace the quotas durably by those that a function returns.
@@ -162,10 +179,53 @@ class Security:
             OSError: the quotas may have been changed or not.
         """
         async with self._changing:
-            changed = await asyncio.to_thread(
-                self._quotas.change, lambda quotas: alter(self._rules(quotas))
-            )
-            self.quotas.replace(rules_of(changed))
+            found = await self._change(self._quotas, lambda quotas: alter(rules_of(quotas)))
+            self.quotas.replace(rules_of(found))
+
+    async def _change(
+        self,
+        file: EntryFile[_EntryT],
+        alter: Callable[[frozenset[_EntryT]], Iterable[_EntryT]],
+    ) -> frozenset[_EntryT]:
+        common: CommonFile[_EntryT] | None = self._common.get(file.path)
+        return await asyncio.to_thread(file.change if common is None else common.change, alter)
+
+    # ------------------------------------------------------------------ what servers have in common
+
+    async def share(self, files: CommonFiles) -> None:
+        """Have users, ACLs and quotas in common with all servers of a coordinator from now on."""
+        shared: list[EntryFile[Any]] = [self._users, self._quotas]
+        if self.authorizer is not None and self.kafka_acls is None:
+            shared.append(self._acls)
+        async with self._changing:
+            self._common = {each.path: CommonFile(each, files) for each in shared}
+            for path in self._common:
+                await self._sync(path)
+        await self.reload()
+
+    async def _sync(self, path: Path) -> None:
+        try:
+            await asyncio.to_thread(self._common[path].sync)
+        except (EntryFileError, OSError) as error:
+            LINES.write(_log, "error", "a file is not the same as on the other servers",
+                        kind_of(error), file=str(path), error=str(error))  # fmt: skip
+            self._apart.add(path)
+        else:
+            self._apart.discard(path)
+
+    async def _sync_changed(self) -> None:
+        """Make those files the same that have changed, here or at the coordinator."""
+        async with self._changing:
+            marks = await asyncio.to_thread(self._present_marks)
+            for path, common in self._common.items():
+                try:
+                    changed_there = await asyncio.to_thread(common.is_changed)
+                except CommonFilesError as error:
+                    LINES.write(_log, "warning", "the files of all servers cannot be read",
+                                kind_of(error), error=str(error))  # fmt: skip
+                    continue
+                if changed_there or path in self._apart or marks[path] != self._marks.get(path):
+                    await self._sync(path)
 
     # ------------------------------------------------------------------ changes of files
 
@@ -177,8 +237,8 @@ class Security:
             changed = {path for path in after if everything or after[path] != before.get(path)}
             if self._users.path in changed:
                 try:
-                    self._use(await asyncio.to_thread(self._users.read))
-                except OSError as error:
+                    self._use(by_user(await asyncio.to_thread(self._users.read)))
+                except EntryFileError as error:
                     _log.error("the users were not reloaded; the previous ones stay in force",
                                error=str(error))  # fmt: skip
             authorizer = self.authorizer if self.kafka_acls is None else None
@@ -191,7 +251,7 @@ class Security:
                                error=str(error))  # fmt: skip
             if self._quotas.path in changed:
                 try:
-                    self.quotas.replace(await asyncio.to_thread(self._read_quotas))
+                    self.quotas.replace(rules_of(await asyncio.to_thread(self._quotas.read)))
                     _log.info("quotas reloaded", entities=len(self.quotas.rules))
                 except EntryFileError as error:
                     _log.error("the quotas were not reloaded; the previous ones stay in force",
@@ -202,6 +262,8 @@ class Security:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
+            if self._common:
+                await self._sync_changed()
             await self.reload(everything=False)
 
     def _present_marks(self) -> dict[Path, object]:
@@ -218,20 +280,6 @@ class Security:
         from proxy.security.kafka_acls import KafkaAcls  # noqa: PLC0415
 
         return KafkaAcls(self.authorizer)
-
-    def _read_quotas(self) -> Rules:
-        return self._rules(self._quotas.read())
-
-    def _rules(self, quotas: Iterable[Quota]) -> Rules:
-        """Return quotas by entity.
-
-        Raises:
-            EntryFileError: the file has two lines of an entity.
-        """
-        try:
-            return rules_of(quotas)
-        except QuotaError as error:
-            raise EntryFileError(f"{self._quotas.path}: {error}") from None
 
     def _use(self, credentials: Credentials) -> None:
         before = {user for user, _ in self.credentials}

@@ -15,7 +15,7 @@ from pidlease.storage.files import RealFiles
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.security.acls import ACL_FILE, Acl, Operation, Pattern, Permission, ResourceKind
 from proxy.security.entry_file import EntryFile
-from proxy.security.scram_credentials import CredentialFile, credential_for
+from proxy.security.scram_credentials import USER_FILE, changed, credential_for
 from proxy.security.security import Security
 from proxy.security.security_config import ListenerSecurity, SecurityConfig
 from tests.kafka_listener.client import WireClient
@@ -49,7 +49,8 @@ def write_acls(folder: Path, *acls: Acl) -> None:
 
 def write_users(folder: Path, *users: str) -> None:
     made = [credential_for(user, each, PASSWORDS[user], 4096) for user in users for each in SCRAM]
-    CredentialFile(RealFiles(), folder / "security").change(made)
+    file = EntryFile(RealFiles(), folder / "security", USER_FILE)
+    file.change(lambda known: changed(known, made))
 
 
 @dataclass

@@ -126,8 +126,8 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
 def test_two_lines_of_an_entity_are_an_error(tmp_path: Path) -> None:
     file = EntryFile(RealFiles(), tmp_path, QUOTA_FILE)
     file.path.write_text(f'{_GOOD}\n{{"user": "a", "consumer_byte_rate": 5}}\n')
-    with pytest.raises(QuotaError, match="user=a has two lines"):
-        rules_of(file.read())
+    with pytest.raises(EntryFileError, match="line 2: there are two lines of the same one"):
+        file.read()
 
 
 def test_the_file_keeps_comments_and_defaults(tmp_path: Path) -> None:

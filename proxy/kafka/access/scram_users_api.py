@@ -17,6 +17,7 @@ from pidlease.kafka.api import (
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.security.authorizer import Caller
+from proxy.security.entry_file import EntryFileError
 from proxy.security.scram_credentials import (
     MECHANISMS,
     Credential,
@@ -116,7 +117,7 @@ class ScramUsersApi:
         if upserted or deleted:
             try:
                 await self._security.change_users(upserted, deleted)
-            except (OSError, CredentialError) as error:
+            except (OSError, EntryFileError) as error:
                 _log.error("a change of users was not stored", error=str(error))
                 errors |= dict.fromkeys(good, (ErrorCode.unknown_server_error, _NOT_STORED))
         self._audit(caller, errors, {each.user for each in upserted})
