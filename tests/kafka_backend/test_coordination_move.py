@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pidlease.coordination.zookeeper.zookeeper_connection import MOVED, ZooKeeper, ZooKeeperConfig
+from pidlease.coordination.zookeeper.zookeeper_files import ZooKeeperFiles
 from pidlease.testing.server_process import PIDLEASE
 from proxy.backends import coordination_move
 from proxy.backends.coordination_move import MoveError, move_to_kafka
@@ -17,6 +18,7 @@ from tests.http_api.appending import JSON
 from tests.http_api.lives import ask
 from tests.kafka_backend.test_kafka_coordination import IN_KAFKA, lease, number_of
 from tests.kafka_backend.test_writer import post, topic_with
+from tests.secure.secured import write_users
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
@@ -86,6 +88,10 @@ def test_a_deployment_is_moved(
     refused = _migrate(kafka, hosts)
     assert (refused.returncode, "other Kafka clusters" in refused.stderr) == (1, True)
     connection.call(lambda client: client.delete_async(path))
+    write_users(tmp_path, "alice")
+    users = (tmp_path / "security" / "users").read_bytes()
+    (cluster,) = connection.children(connection.path("owners"))
+    ZooKeeperFiles(connection, cluster).replace("users", users, None)
     connection.close()
 
     moved = _migrate(kafka, hosts)
@@ -102,9 +108,11 @@ def test_a_deployment_is_moved(
             server.launch()
             assert server.wait_exit() == 2
             assert "start without --zookeeper" in server.log_text()
+    secured = {**IN_KAFKA, "kafka_security_protocol": "SASL_PLAINTEXT"}
     for folder in ("a", "b"):
-        with in_front_of(kafka, tmp_path / folder, **IN_KAFKA) as server:
+        with in_front_of(kafka, tmp_path / folder, **secured) as server:
             server.start()
+            assert (server.data_dir / "security" / "users").read_bytes() == users
             assert post(server, topic, b"x", "one", 2)[1]["duplicate"] is True
             assert post(server, topic, b"x", "one", 3)[1]["duplicate"] is (folder == "b")
             after = lease(server, topic, name="two")

@@ -13,6 +13,8 @@ _ACLS: Final = "proxy/security/acls.py"
 _LOGINS: Final = "tests/secure/test_logins.py"
 _IN_FORCE: Final = "tests/secure/test_acls_in_force.py"
 _OF_NAMES: Final = "tests/secure/test_rights_of_names.py"
+_IN_COMMON: Final = "tests/secure/test_common_files.py"
+_COMMON: Final = "proxy/security/common_file.py"
 _MATRIX: Final = "tests/secure/test_rights_matrix.py"
 _TLS: Final = "tests/secure/test_tls.py"
 _HTTP_TESTS: Final = "tests/secure/test_http_access.py"
@@ -157,6 +159,64 @@ SECURITY: Final = (
         "name is None or authorizer is None or authorizer.allows(self.caller, name_right(name))",
         "name is None or authorizer is None or authorizer is not None",
         (f"{_OF_NAMES}::test_an_append_over_http",),
+    ),
+    Mutant(
+        "a server's own file becomes the common one, whatever the others have",
+        _COMMON,
+        "        if same is None:\n",
+        "        if same is not None and not same:\n",
+        (f"{_IN_COMMON}::test_a_server_with_a_file_of_its_own",),
+    ),
+    Mutant(
+        "an entry that another server has removed comes back with a change here",
+        _COMMON,
+        "if after[each] != before.get(each)}",
+        "}",
+        (f"{_IN_COMMON}::test_changes_at_both_servers_are_made_together",),
+    ),
+    Mutant(
+        "an entry that was removed here comes back with a change of another server",
+        _COMMON,
+        "        for gone in before.keys() - after.keys():\n",
+        "        for gone in before.keys() - before.keys():\n",
+        (f"{_IN_COMMON}::test_changes_at_both_servers_are_made_together",),
+    ),
+    Mutant(
+        "a missing file empties those of all servers",
+        _COMMON,
+        "        if mine is None or mine in {same, theirs}:\n",
+        '        mine = mine or b""\n        if mine in {same, theirs}:\n',
+        (f"{_IN_COMMON}::test_a_file_that_is_missing_is_restored",),
+    ),
+    Mutant(
+        "a broken file is passed on",
+        _COMMON,
+        "        changed = self._file.parse(mine)\n"
+        "        if theirs == same:\n            return mine\n",
+        "        if theirs == same:\n            return mine\n"
+        "        changed = self._file.parse(mine)\n",
+        (f"{_IN_COMMON}::test_a_broken_file_is_passed_on_by_nobody",),
+    ),
+    Mutant(
+        "a broken file of the coordinator is accepted",
+        _COMMON,
+        "        entries = self._file.parse(theirs)\n        if mine is None",
+        "        entries: frozenset[_EntryT] = frozenset()\n        if mine is None",
+        (f"{_IN_COMMON}::test_a_broken_file_is_passed_on_by_nobody",),
+    ),
+    Mutant(
+        "a change by a request overlooks what other servers have changed",
+        _COMMON,
+        "                before = self._sync()\n",
+        "                before = self._file.content()\n",
+        (f"{_IN_COMMON}::test_a_change_by_a_request_has_what_others_have_changed",),
+    ),
+    Mutant(
+        "a change of a common file replaces what another server has put just before",
+        "pidlease/coordination/journal/journal_files.py",
+        "            self._journal.put([row], [row._replace(fields=known)])\n",
+        "            self._journal.put([row])\n",
+        (f"{_IN_COMMON}::test_a_change_by_a_request_has_what_others_have_changed",),
     ),
     Mutant(
         "refused items of a request are passed on",

@@ -1,0 +1,316 @@
+"""Users, ACLs and quotas that servers have in common: two data directories, and a coordinator."""
+
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from pidlease.coordination.common_files import CommonFilesError, CommonFileTooLongError
+from pidlease.coordination.journal.journal import JournalError, Row
+from pidlease.coordination.journal.journal_files import JournalFiles
+from pidlease.storage.files import LockedError, RealFiles
+from proxy.security.acls import ACL_FILE, Acl, Operation, Pattern, ResourceKind
+from proxy.security.common_file import CommonFile
+from proxy.security.entry_file import EntryFile, EntryFileError
+from proxy.security.quota_rules import QUOTA_FILE, REQUESTS, Entity, Quota
+from proxy.security.scram_credentials import SHA_256, USER_FILE, Credential, changed
+from tests.crash.seeds import new_random
+from tests.secure.secured import allow
+from tests.unit.coordination.memory_journal import MemoryJournal
+
+_A, _B, _C, _D = (allow(each, Operation.READ, ResourceKind.TOPIC, "t") for each in "abcd")
+
+
+class _Server:
+    """The ACLs of a server."""
+
+    def __init__(self, folder: Path, journal: MemoryJournal) -> None:
+        self.file: EntryFile[Acl] = EntryFile(RealFiles(), folder / "security", ACL_FILE)
+        self.journal = MemoryJournal(journal)
+        self.start()
+
+    def start(self) -> None:
+        """As after a restart: nothing is in memory."""
+        self.common = CommonFile(self.file, JournalFiles(self.journal))
+
+    def edit(self, *acls: Acl) -> None:
+        """As by an operator, who knows nothing of other servers."""
+        self.file.change(lambda _: acls)
+
+    def sync(self) -> frozenset[Acl]:
+        self.common.sync()
+        return self.file.read()
+
+    @property
+    def needs_sync(self) -> bool:
+        self.journal.refresh()
+        return self.common.is_changed()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[_Server, _Server]:
+    rows = MemoryJournal()
+    return _Server(tmp_path / "one", rows), _Server(tmp_path / "two", rows)
+
+
+def test_what_one_changes_the_other_has(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    assert one.sync() == two.sync() == frozenset()
+    assert not one.file.path.exists(), "nothing was made of nothing"
+    one.edit(_A, _B)
+    assert one.sync() == two.sync() == {_A, _B}
+    two.edit(_B, _C)
+    assert two.sync() == {_B, _C}
+    assert one.needs_sync
+    assert not two.needs_sync
+    assert one.sync() == {_B, _C}
+    assert not one.needs_sync
+    assert one.common.change(lambda acls: acls | {_D}) == {_B, _C, _D}
+    assert one.file.read() == two.sync() == {_B, _C, _D}
+    puts = one.journal.puts + two.journal.puts
+    assert one.sync() == two.sync() == {_B, _C, _D}
+    assert one.journal.puts + two.journal.puts == puts, "there was nothing to do"
+
+
+def test_changes_at_both_servers_are_made_together(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A, _B)
+    one.sync()
+    two.sync()
+    one.edit(_B, _C)  # A is removed here, and B there
+    two.edit(_A, _D)
+    assert one.sync() == {_B, _C}
+    assert two.sync() == one.sync() == {_C, _D}
+
+
+def test_a_change_by_a_request_has_what_others_have_changed(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    one.edit(_B)
+    one.sync()
+    assert two.common.change(lambda acls: acls | {_C}) == {_B, _C}
+    two.edit(_D)
+    assert two.common.change(lambda acls: acls | {_A}) == {_A, _D}
+    # Just before it is stored, another server stores something.
+    two.journal.meanwhile = lambda: one.common.change(lambda acls: acls | {_B})
+    assert two.common.change(lambda acls: acls - {_D}) == {_A, _B}
+    assert one.sync() == {_A, _B}
+
+
+def test_a_server_with_a_file_of_its_own(pair: tuple[_Server, _Server]) -> None:
+    """The first one's becomes the common one; others' are kept aside, for nobody has asked them."""
+    one, two = pair
+    one.edit(_A)
+    two.edit(_B)
+    one.sync()
+    with capture_logs() as lines:
+        assert two.sync() == {_A}
+    assert [each["event"] for each in lines] == [
+        "the servers have another file in common; this one's does not count any more"
+    ]
+    kept = two.file.path.with_name("acls.before-common")
+    assert two.file.parse(kept.read_bytes()) == {_B}
+    assert two.sync() == one.sync() == {_A}
+    two.edit(_B)  # from now on it is a change like any other
+    assert two.sync() == one.sync() == {_B}
+
+
+def test_a_file_that_is_missing_is_restored(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    two.file.path.unlink()
+    with capture_logs() as lines:
+        assert two.sync() == one.sync() == {_A}
+    assert [each["event"] for each in lines] == [
+        "a file that servers have in common was missing here"
+    ]
+    two.file.path.write_text("")  # whoever wants none says so
+    assert two.sync() == one.sync() == frozenset()
+
+
+def test_a_change_while_the_server_is_stopped_counts(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    two.edit(_A, _B)
+    one.edit(_A, _C)
+    one.sync()
+    two.start()
+    assert two.sync() == one.sync() == {_A, _B, _C}
+
+
+def test_comments_are_kept(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.file.path.write_text("# ours\n" + one.file.path.read_text())
+    one.sync()
+    two.sync()
+    assert two.file.path.read_bytes() == one.file.path.read_bytes()
+    two.common.change(lambda acls: acls | {_B})
+    one.sync()
+    assert one.file.path.read_text().startswith("# ours\n{")
+
+
+def test_a_broken_file_is_passed_on_by_nobody(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    good = two.file.path.read_bytes()
+    two.file.path.write_text("nonsense\n")
+    with pytest.raises(EntryFileError, match="line 1"):
+        two.sync()
+    with pytest.raises(EntryFileError, match="line 1"):
+        two.common.change(lambda acls: acls)
+    assert one.sync() == {_A}
+    two.file.path.write_bytes(good)
+    assert two.sync() == {_A}
+    for content in ("nonsense", "eJwD", "", None):
+        one.journal.put([Row("file", "acls", {"content": content})])
+        with pytest.raises(CommonFilesError, match="what the coordinator has as acls"):
+            two.sync()
+        assert two.file.read() == {_A}
+    two.journal.put([Row("file", "acls", _stored(b"nonsense\n"))])
+    with pytest.raises(EntryFileError, match="line 1"):
+        two.sync()
+    assert two.file.read() == {_A}
+
+
+def _stored(content: bytes) -> dict[str, Any]:
+    journal = MemoryJournal()
+    JournalFiles(journal).replace("acls", content, None)
+    return journal.rows["file", "acls"]
+
+
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_an_unknown_outcome_is_settled_by_the_next_sync(
+    pair: tuple[_Server, _Server], fails: str
+) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    two.journal.fails = fails
+    with pytest.raises(CommonFilesError, match="no response"):
+        two.common.change(lambda acls: acls | {_B})
+    assert two.file.read() == {_A}, "it is not in force before it is known to be stored"
+    expected = {_A} if fails == "before" else {_A, _B}
+    assert two.sync() == one.sync() == expected
+    two.edit(_C)
+    two.journal.fails = fails
+    with pytest.raises(CommonFilesError, match="no response"):
+        two.sync()
+    two.start()
+    assert two.sync() == one.sync() == {_C}
+
+
+def test_while_the_coordinator_is_away_the_files_stay(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    two.journal.replaced = True
+    for call in (two.common.sync, lambda: two.common.change(lambda acls: acls)):
+        with pytest.raises(CommonFilesError, match="another server serves this cluster"):
+            call()
+    with pytest.raises(JournalError):
+        two.journal.refresh()
+    assert two.file.read() == {_A}
+
+
+def test_another_process_that_changes_the_file_is_waited_for(
+    pair: tuple[_Server, _Server],
+) -> None:
+    one, _ = pair
+    one.edit(_A)
+    lock = one.file.lock()
+    with pytest.raises(LockedError):
+        one.sync()
+    lock.release()
+    assert one.sync() == {_A}
+
+
+def test_a_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    random = Random(7)
+    users = [
+        Credential(f"u{number}", SHA_256, 4096, *(random.randbytes(32) for _ in range(3)))
+        for number in range(9000)
+    ]
+    file = EntryFile(RealFiles(), tmp_path / "security", USER_FILE)
+    common = CommonFile(file, JournalFiles(MemoryJournal()))
+    common.change(lambda known: changed(known, users[:4000]))
+    with pytest.raises(CommonFileTooLongError, match="at most 900000 are possible"):
+        common.change(lambda known: changed(known, users))
+    assert len(file.read()) == 4000
+
+
+def test_a_quota_that_both_have_changed(tmp_path: Path) -> None:
+    """The one that comes later counts; the file never has two lines of an entity."""
+    rows = MemoryJournal()
+    files = [EntryFile(RealFiles(), tmp_path / each, QUOTA_FILE) for each in "ab"]
+    one, two = (CommonFile(file, JournalFiles(MemoryJournal(rows))) for file in files)
+    entity = Entity("alice")
+
+    def edit(file: EntryFile[Quota], limit: float) -> None:
+        file.change(lambda _: [Quota(entity, ((REQUESTS, limit),))])
+
+    edit(files[0], 1.0)
+    one.sync()
+    two.sync()
+    edit(files[0], 2.0)
+    edit(files[1], 3.0)
+    one.sync()
+    two.sync()
+    one.sync()
+    for file in files:
+        assert file.read() == {Quota(entity, ((REQUESTS, 3.0),))}
+
+
+_NAMES: Final = [allow(name, Operation.WRITE, ResourceKind.TOPIC, "t", pattern=Pattern.PREFIXED)
+                 for name in "abcdefgh"]  # fmt: skip
+
+
+def _without(acl: Acl, acls: frozenset[Acl]) -> frozenset[Acl]:
+    return acls - {acl}
+
+
+def test_random_histories(tmp_path: Path) -> None:
+    """Each entry is of one server: so whatever comes in between, its last change counts."""
+    random = new_random("common files")
+    rows = MemoryJournal()
+    servers = [_Server(tmp_path / str(number), rows) for number in range(3)]
+    servers[0].edit(_D)
+    for each in servers:
+        each.sync()
+    wanted: set[Acl] = set()
+    for _ in range(400):
+        number = random.randrange(3)
+        server, acl = servers[number], _NAMES[number * 2 + random.randrange(2)]
+        match random.choice(["add", "remove", "edit in", "edit out", "sync", "sync", "restart"]):
+            case "add":
+                server.common.change({acl}.union)
+                wanted.add(acl)
+            case "remove":
+                server.common.change(partial(_without, acl))
+                wanted.discard(acl)
+            case "edit in":
+                server.edit(*server.file.read(), acl)
+                wanted.add(acl)
+            case "edit out":
+                server.edit(*(server.file.read() - {acl}))
+                wanted.discard(acl)
+            case "sync":
+                server.sync()
+            case _:
+                server.start()
+    for each in (*servers, *servers):
+        each.sync()
+    assert [each.file.read() for each in servers] == [wanted | {_D}] * 3
