@@ -21,6 +21,7 @@ from tests.benchmarks.copying import turns
 from tests.benchmarks.members import cost, on_kafka, simulated
 from tests.benchmarks.scale import (
     fairness,
+    first_start,
     growth,
     http_appends,
     http_reads,
@@ -75,6 +76,7 @@ MEASURES: dict[str, Callable[[Path], list[Figure]]] = {
     "http-appends": http_appends.measure,
     "http-reads": http_reads.measure,
     "streams": streams.measure,
+    "first-start": first_start.measure,
     "active-servers": cost.measure,
     "members": on_kafka.measure,
     "members-simulated": simulated.measure,
@@ -90,6 +92,7 @@ _MISSING: dict[str, Callable[[], str | None]] = {
     "leases": zookeeper.unavailable_reason,
     "in-front": kafka.unavailable_reason,
     "streams": streams.missing,
+    "first-start": kafka.unavailable_reason,
     "active-servers": kafka.unavailable_reason,
     "members": kafka.unavailable_reason,
     "copy": kafka.unavailable_reason,
