@@ -126,6 +126,9 @@ class MetricsRegistry:
         if listener is not None:
             yield from listener_metrics(listener)
         if security is not None:
+            yield metrics.LOGINS.rows(security.audit.logins.items())
+            yield metrics.DENIED.rows(security.audit.denied.items())
+            yield metrics.AUDIT_LOST.of(security.audit.lost)
             yield metrics.QUOTA_THROTTLES.rows(security.quotas.throttles.items())
             yield metrics.QUOTA_THROTTLED_SECONDS.rows(security.quotas.throttled.items())
             acls = security.kafka_acls

@@ -305,6 +305,21 @@ QUOTA_THROTTLED_SECONDS = _define(
     "counter", "pidlease_quota_throttled_seconds",
     "Seconds for which clients were throttled because of quotas.", "quota", "listener",
 )  # fmt: skip
+LOGINS = _define(
+    "counter", "pidlease_logins",
+    "Logins of clients, renewed ones too. HTTP clients log in with each request: of them only"
+    " refused ones count.",
+    "listener", "mechanism", "outcome",
+)  # fmt: skip
+DENIED = _define(
+    "counter", "pidlease_denied",
+    "Refusals of requests, or parts of them, for want of a right, by the right's operation.",
+    "operation",
+)  # fmt: skip
+AUDIT_LOST = _define(
+    "counter", "pidlease_audit_lines_lost",
+    "Lines of the audit log that could not be written.",
+)  # fmt: skip
 ACLS_AGE = _define(
     "gauge", "pidlease_acls_age_seconds",
     "Seconds since Kafka's ACLs were read; only with acls=kafka.",

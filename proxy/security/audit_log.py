@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 from queue import Full, Queue
 from typing import Final
@@ -35,6 +35,10 @@ class AuditLog:
     Parameters:
         path: the file, which only grows: rotate it by renaming, a new one is made within a second;
             None: no lines are written.
+
+    Attributes:
+        logins: by listener, way to log in, and whether the client was let in.
+        denied: refusals for want of a right, by operation.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -45,6 +49,8 @@ class AuditLog:
         self._failing = False
         #: Lines that were not written: the queue was full, or the file could not be written.
         self.lost = 0
+        self.logins: Final[Counter[tuple[str, str, str]]] = Counter()
+        self.denied: Final[Counter[tuple[str]]] = Counter()
 
     def start(self) -> None:
         """Start the thread.
@@ -78,6 +84,10 @@ class AuditLog:
             event: `login`, `refused` or `change`.
             principal: `User:NAME`; empty: not known.
         """
+        if event == "login":
+            self.logins[resource, operation, "success" if outcome == "success" else "refused"] += 1
+        elif event == "refused":
+            self.denied[operation,] += 1
         if self._thread is None:
             return
         line = (event, principal, address, operation, resource, outcome)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.clients import install
 from tests.clients.judge import Acked, Read
+from tests.clients.login import Login
 from tests.servers.kafka import kafka_version, short_lived, unavailable_reason
 from tests.servers.kafka.install import fetch_jars, java_command
 
@@ -30,13 +31,18 @@ retries=2147483647
 
 @dataclass(frozen=True)
 class Producing:
-    """What a producer is to do: `count` records, numbered from 0, under a stream's number."""
+    """What a producer is to do: `count` records, numbered from 0, under a stream's number.
+
+    Attributes:
+        login: None: the server wants none.
+    """
 
     bootstrap: str
     topic: str
     codec: str
     stream: int
     count: int
+    login: Login | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Consuming:
 
     Attributes:
         protocol: of groups, "classic" or "consumer" (KIP-848); for the Java client.
+        login: None: the server wants none.
     """
 
     bootstrap: str
@@ -52,6 +59,7 @@ class Consuming:
     group: str
     count: int
     protocol: str = "classic"
+    login: Login | None = None
 
 
 @dataclass(frozen=True)
@@ -83,18 +91,19 @@ class Client:
 
     def producer(self, what: Producing, folder: Path) -> Call:
         """The call of a producer; `folder` is for its own files."""
-        return self._call("produce", stream=what.stream, codec=what.codec, topic=what.topic,
+        return self._call("produce", what.login, stream=what.stream, codec=what.codec,
+                          topic=what.topic, bootstrap=what.bootstrap, count=what.count)  # fmt: skip
+
+    def consumer(self, what: Consuming, folder: Path) -> Call:
+        """The call of a group consumer; `folder` is for its own files."""
+        return self._call("consume", what.login, group=what.group, topic=what.topic,
                           bootstrap=what.bootstrap, count=what.count)  # fmt: skip
 
-    def consumer(self, what: Consuming) -> Call:
-        """The call of a group consumer."""
-        return self._call("consume", group=what.group, topic=what.topic,
-                          bootstrap=what.bootstrap, count=what.count)  # fmt: skip
-
-    def _call(self, action: str, **options: object) -> Call:
+    def _call(self, action: str, login: Login | None, **options: object) -> Call:
         program = self._program()
         words = [word for name, each in options.items() for word in (f"--{name}", str(each))]
-        return Call([*program.command, action, *words], program.env)
+        env = {**program.env, **({} if login is None else login.env())}
+        return Call([*program.command, action, *words], env)
 
     def acked(self, line: str) -> Acked | None:
         """What a line of a producer says of a record, if it does."""
@@ -123,23 +132,32 @@ class JavaClient(Client):
 
     def producer(self, what: Producing, folder: Path) -> Call:
         """See `Client`. Records are as short as that tool makes them: "STREAM.NUMBER"."""
-        properties = folder / f"java-{what.stream}.properties"
-        folder.mkdir(parents=True, exist_ok=True)
-        properties.write_text(_JAVA_DEFAULTS + _JAVA_PRODUCER.format(codec=what.codec))
-        return self._java("VerifiableProducer", what.bootstrap, what.topic, what.count,
-                          "--value-prefix", str(what.stream),
-                          "--producer.config", str(properties))  # fmt: skip
+        config = _JAVA_DEFAULTS + _JAVA_PRODUCER.format(codec=what.codec)
+        return self._java("VerifiableProducer", what, folder / f"java-{what.stream}", config,
+                          "--value-prefix", str(what.stream))  # fmt: skip
 
-    def consumer(self, what: Consuming) -> Call:
+    def consumer(self, what: Consuming, folder: Path) -> Call:
         """See `Client`."""
-        return self._java("VerifiableConsumer", what.bootstrap, what.topic, what.count,
+        return self._java("VerifiableConsumer", what, folder / f"java-{what.group}", "",
                           "--group-id", what.group, "--verbose",
                           "--group-protocol", what.protocol)  # fmt: skip
 
-    def _java(self, tool: str, bootstrap: str, topic: str, count: int, *more: str) -> Call:
-        command = java_command(f"org.apache.kafka.tools.{tool}", *java_options())
-        options = ["--bootstrap-server", bootstrap, "--topic", topic, "--max-messages", str(count)]
-        return Call([*command, *options, *more], {})
+    def _java(
+        self, tool: str, what: Producing | Consuming, folder: Path, config: str, *more: str
+    ) -> Call:
+        folder.mkdir(parents=True, exist_ok=True)
+        options = [*java_options()]
+        if what.login is not None:
+            config += what.login.properties(folder)
+            options += what.login.java_options()
+        properties = folder / "client.properties"
+        properties.write_text(config)
+        command = java_command(f"org.apache.kafka.tools.{tool}", *options)
+        file = "--producer.config" if isinstance(what, Producing) else "--consumer.config"
+        return Call([
+            *command, "--bootstrap-server", what.bootstrap, "--topic", what.topic,
+            "--max-messages", str(what.count), file, str(properties), *more,
+        ], {})  # fmt: skip
 
     def acked(self, line: str) -> Acked | None:
         """See `Client`."""

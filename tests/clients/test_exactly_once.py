@@ -58,7 +58,7 @@ def _read_back(
     server: PidleaseServer, reader: Client, topic: str, group: str, count: int
 ) -> tuple[list[Read], str]:
     """What a group consumer of a client reads until it has so many, and its version."""
-    call = reader.consumer(Consuming(server.bootstrap, topic, group, count))
+    call = reader.consumer(Consuming(server.bootstrap, topic, group, count), server.directory)
     with Child.start("consumer", call.command, server.directory, call.env) as child:
         lines = child.finish(HANG_S)
     found = [read for line in lines if (read := reader.read(line)) is not None]

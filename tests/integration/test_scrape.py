@@ -24,6 +24,7 @@ SEVERAL = (
 #: Those of servers with logins or ACLs.
 SECURED = (
     "pidlease_quota_throttles", "pidlease_quota_throttled_seconds", "pidlease_acls_age_seconds",
+    "pidlease_logins", "pidlease_denied", "pidlease_audit_lines_lost",
 )  # fmt: skip
 ELSEWHERE = ("pidlease_client_", "pidlease_copy_", "pidlease_spark_", *SEVERAL, *SECURED)
 

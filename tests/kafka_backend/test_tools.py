@@ -222,7 +222,7 @@ def test_verifiable_producers_and_consumers(front: Front) -> None:
         Consuming(front.bootstrap, topic, f"verifiable-{protocol}-{topic}", 2 * count, protocol)
         for protocol in (_CLASSIC, _NEW)
     ]
-    for found in together(*(partial(_consume, each) for each in consuming)):
+    for found in together(*(partial(_consume, each, front.folder) for each in consuming)):
         check_exactly_once(acked, found, count)
     for each in consuming:
         assert sum(_committed(front.kafka.bootstrap, each.group, topic)) == 2 * count
@@ -234,8 +234,9 @@ def _produce(front: Front, topic: str, stream: int, count: int) -> list[Acked]:
     return [acked for line in lines if (acked := JAVA.acked(line))]
 
 
-def _consume(what: Consuming) -> list[Read]:
-    return [read for line in _lines(JAVA.consumer(what).command) if (read := JAVA.read(line))]
+def _consume(what: Consuming, folder: Path) -> list[Read]:
+    lines = _lines(JAVA.consumer(what, folder).command)
+    return [read for line in lines if (read := JAVA.read(line))]
 
 
 def _lines(command: Sequence[str]) -> list[str]:

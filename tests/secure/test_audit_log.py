@@ -31,6 +31,23 @@ def test_repeats_are_counted(tmp_path: Path) -> None:
     assert (tmp_path / "audit").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("name", [None, "audit"])
+def test_logins_and_refusals_are_counted(tmp_path: Path, name: str | None) -> None:
+    """Each of them, with and without a file."""
+    log = AuditLog(None if name is None else tmp_path / name)
+    log.start()
+    for outcome in ("success", "wrong user or password", "success", "no rule"):
+        log.write("login", "User:a", "10.0.0.1", "PLAIN", "kafka", outcome)
+    for _ in range(3):
+        log.write(*_LINE)
+    log.write("change", *_LINE[1:])
+    log.close()
+    assert log.logins == {
+        ("kafka", "PLAIN", "success"): 2, ("kafka", "PLAIN", "refused"): 2,
+    }  # fmt: skip
+    assert log.denied == {("WRITE",): 3}
+
+
 def test_a_name_of_a_client_is_one_line(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit")
     log.start()

@@ -141,6 +141,15 @@ _ROOM: Final = Row("Resources", (
         width=8,
     ),
     graph(
+        "Logins and refusals",
+        "0 refused without a cause that you know: a client has a wrong password, an expired token,"
+        " or no right to what it asks for. The audit log names it. Lost lines are missing there.",
+        COUNT,
+        Query(f"{rate(metrics.LOGINS, 'outcome')} or vector(0)", "logins: {{outcome}}"),
+        Query(f"{rate(metrics.DENIED)} or vector(0)", "without a right"),
+        Query(f"{rate(metrics.AUDIT_LOST)} or vector(0)", "audit lines lost"), width=8,
+    ),
+    graph(
         "Age of Kafka's ACLs",
         "Below 10 s. 0 where Kafka's ACLs do not count. While it grows, Kafka does not return its"
         " ACLs, and the previous ones stay in force: a right that was revoked there still counts.",

@@ -104,6 +104,21 @@ async function consume(kafka, options) {
   await consumer.disconnect() // commits what was resolved
 }
 
+// The login that the variables name (tests/clients/login.py).
+function login() {
+  const { LOGIN_CA, LOGIN_MECHANISM, LOGIN_USER, LOGIN_PASSWORD } = process.env
+  if (!LOGIN_CA) return {}
+  const read = (name) => process.env[name] && fs.readFileSync(process.env[name], 'utf8')
+  const ssl = { ca: [read('LOGIN_CA')], cert: read('LOGIN_CERTIFICATE'), key: read('LOGIN_KEY') }
+  if (!LOGIN_MECHANISM) return { ssl }
+  const mechanism = LOGIN_MECHANISM.toLowerCase()
+  if (mechanism === 'oauthbearer') {
+    const value = read('LOGIN_TOKEN_FILE')
+    return { ssl, sasl: { mechanism, oauthBearerProvider: async () => ({ value }) } }
+  }
+  return { ssl, sasl: { mechanism, username: LOGIN_USER, password: LOGIN_PASSWORD } }
+}
+
 async function main() {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
@@ -119,6 +134,7 @@ async function main() {
   await zstd.init()
   const kafka = new Kafka({
     brokers: [options.bootstrap],
+    ...login(),
     logLevel: logLevel.ERROR,
     // It tells what it retries at this level; only what it gives up is an error here.
     logCreator: () => ({ log }) => process.stderr.write(`${log.message}\n`),

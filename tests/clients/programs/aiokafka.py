@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from tests.clients.programs import Options, identity, parse, value
+from tests.clients.programs import Options, aiokafka_login, identity, parse, value
 
 _OPEN_MAX = 2000
 
@@ -16,6 +16,7 @@ _OPEN_MAX = 2000
 async def _produce(options: Options) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=options.bootstrap,
+        **aiokafka_login(),
         enable_idempotence=True,
         acks="all",
         compression_type=None if options.codec == "none" else options.codec,
@@ -46,6 +47,7 @@ async def _consume(options: Options) -> None:
     consumer = AIOKafkaConsumer(
         options.topic,
         bootstrap_servers=options.bootstrap,
+        **aiokafka_login(),
         group_id=options.group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,

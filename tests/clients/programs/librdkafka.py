@@ -7,7 +7,7 @@ import sys
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
-from tests.clients.programs import Options, identity, parse, value
+from tests.clients.programs import Options, identity, librdkafka_login, parse, value
 
 _BACKLOG_MAX = 10_000
 
@@ -27,6 +27,7 @@ def _produce(options: Options) -> None:
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,
+            **librdkafka_login(),
             "enable.idempotence": True,
             "compression.type": options.codec,
             "batch.num.messages": 100,  # many batches on their way when the server dies
@@ -51,6 +52,7 @@ def _consume(options: Options) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": options.bootstrap,
+            **librdkafka_login(),
             "group.id": options.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,

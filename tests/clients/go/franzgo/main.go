@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"pidlease/tests/clients/lines"
 )
@@ -23,6 +26,33 @@ func main() {
 	}
 	lines.Say("done")
 	lines.Flush()
+}
+
+// newClient adds the login that the variables name.
+func newClient(options ...kgo.Opt) (*kgo.Client, error) {
+	login, err := lines.ReadLogin()
+	if err != nil {
+		return nil, err
+	}
+	if login == nil {
+		return kgo.NewClient(options...)
+	}
+	options = append(options, kgo.DialTLSConfig(login.TLS))
+	user := scram.Auth{User: login.User, Pass: login.Password}
+	switch login.Mechanism {
+	case "":
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: login.User, Pass: login.Password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(user.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(user.AsSha512Mechanism()))
+	case "OAUTHBEARER":
+		options = append(options, kgo.SASL(oauth.Auth{Token: login.Token}.AsMechanism()))
+	default:
+		return nil, fmt.Errorf("no mechanism %q", login.Mechanism)
+	}
+	return kgo.NewClient(options...)
 }
 
 func codec(name string) (kgo.CompressionCodec, error) {
@@ -48,7 +78,7 @@ func produce(options lines.Options) error {
 	if err != nil {
 		return err
 	}
-	client, err := kgo.NewClient(
+	client, err := newClient(
 		kgo.SeedBrokers(options.Bootstrap),
 		kgo.DefaultProduceTopic(options.Topic),
 		kgo.ProducerBatchCompression(compression),
@@ -86,7 +116,7 @@ func produce(options lines.Options) error {
 }
 
 func consume(options lines.Options) error {
-	client, err := kgo.NewClient(
+	client, err := newClient(
 		kgo.SeedBrokers(options.Bootstrap),
 		kgo.ConsumerGroup(options.Group),
 		kgo.ConsumeTopics(options.Topic),

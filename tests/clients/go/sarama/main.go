@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 
 	"pidlease/tests/clients/lines"
 )
@@ -28,7 +29,7 @@ func main() {
 
 // patient is a configuration that outlasts a restart of the server: the retries that it comes
 // with end after 0.3 s, and then records fail.
-func patient() *sarama.Config {
+func patient() (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Metadata.Retry.Max = 1000
 	// It waits here itself, and says that it did not: of several goroutines that look for a leader
@@ -39,12 +40,63 @@ func patient() *sarama.Config {
 	}
 	config.Producer.Retry.Max = 1000
 	config.Consumer.Group.Rebalance.Retry.Max = 1000
-	return config
+	return config, logIn(config)
 }
+
+// logIn adds the login that the variables name.
+func logIn(config *sarama.Config) error {
+	login, err := lines.ReadLogin()
+	if err != nil || login == nil {
+		return err
+	}
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, login.TLS
+	if login.Mechanism == "" {
+		return nil
+	}
+	config.Net.SASL.Enable = true
+	config.Net.SASL.Mechanism = sarama.SASLMechanism(login.Mechanism)
+	config.Net.SASL.User, config.Net.SASL.Password = login.User, login.Password
+	config.Net.SASL.TokenProvider = token(login.Token)
+	hash := scram.SHA256
+	if login.Mechanism == sarama.SASLTypeSCRAMSHA512 {
+		hash = scram.SHA512
+	}
+	config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient {
+		return &scramClient{hash: hash}
+	}
+	return nil
+}
+
+type token string
+
+func (t token) Token() (*sarama.AccessToken, error) {
+	return &sarama.AccessToken{Token: string(t)}, nil
+}
+
+// scramClient is what sarama leaves to its users.
+type scramClient struct {
+	hash         scram.HashGeneratorFcn
+	conversation *scram.ClientConversation
+}
+
+func (c *scramClient) Begin(user, password, authzID string) error {
+	client, err := c.hash.NewClient(user, password, authzID)
+	if err != nil {
+		return err
+	}
+	c.conversation = client.NewConversation()
+	return nil
+}
+
+func (c *scramClient) Step(challenge string) (string, error) { return c.conversation.Step(challenge) }
+func (c *scramClient) Done() bool                            { return c.conversation.Done() }
 
 // produce asks for what sarama's idempotence asks for: acks of all, one request at a time.
 func produce(options lines.Options) error {
-	config := patient()
+	config, err := patient()
+	if err != nil {
+		return err
+	}
 	config.Producer.Idempotent = true
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Net.MaxOpenRequests = 1
@@ -106,7 +158,10 @@ func (r *reader) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 }
 
 func consume(options lines.Options) error {
-	config := patient()
+	config, err := patient()
+	if err != nil {
+		return err
+	}
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Return.Errors = true
 	config.Consumer.Group.Session.Timeout = 30 * time.Second
