@@ -15,7 +15,7 @@ from pidlease.testing.loopback_ports import LOOPBACK, adjacent_free_ports, free_
 from tests.crash.seeds import SOAK
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.messages import METADATA
-from tests.secure.secured import PASSWORDS, write_users
+from tests.secure.secured import PASSWORDS, scram, write_users
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.supervised import SupervisedServer
@@ -29,6 +29,9 @@ _PARTITIONS: Final = 6
 _INTERNAL, _EXTERNAL = "INTERNAL", "EXTERNAL"
 #: Not with TLS, whose certificates are tested elsewhere.
 _PROTOCOLS: Final = {_INTERNAL: "PLAINTEXT", _EXTERNAL: "SASL_PLAINTEXT"}
+
+_LISTENER_NOT_FOUND: Final = 72
+_LEADER_NOT_AVAILABLE: Final = 5
 
 
 def _client(name: str, port: int) -> dict[str, Any]:
@@ -95,6 +98,10 @@ def _leader_ports(client: dict[str, Any], topic: str) -> set[int]:
     return {found.brokers[each].port for each in leaders if each in found.brokers}
 
 
+def _until_led(client: dict[str, Any], topic: str, ports: set[int]) -> None:
+    until(lambda: _leader_ports(client, topic) == ports, "each to lead some of the partitions")
+
+
 def _produce_to_each_partition(client: dict[str, Any], topic: str) -> None:
     errors: list[Any] = []
     producer = Producer({**client, "enable.idempotence": True})
@@ -111,8 +118,7 @@ def test_clients_of_each_listener_reach_all_partitions(pair: Pair) -> None:
     for name in _PROTOCOLS:
         for ports in pair.ports:
             client = _client(name, ports[name])
-            until(lambda c=client, n=name: _leader_ports(c, topic) == pair.ports_of(n),
-                  "both to lead some of the partitions")  # fmt: skip
+            _until_led(client, topic, pair.ports_of(name))
             _produce_to_each_partition(client, topic)
     status, body = pair.servers[0].get("/v1/servers")
     assert status == 200
@@ -124,7 +130,7 @@ def test_clients_of_each_listener_reach_all_partitions(pair: Pair) -> None:
 async def test_a_member_without_names(pair: Pair) -> None:
     """As one of the version before: its only address counts for the default listener."""
     topic = pair.topic("without-names")
-    named, other = pair.servers
+    other = pair.servers[1]
     assert other.stop() == 0
     other.restart({
         name: value for name, value in other.settings.items()
@@ -132,10 +138,10 @@ async def test_a_member_without_names(pair: Pair) -> None:
     })  # fmt: skip
     inside = _client(_INTERNAL, pair.ports[0][_INTERNAL])
     both = {pair.ports[0][_INTERNAL], other.kafka_port}
-    until(lambda: _leader_ports(inside, topic) == both, "both to lead some of the partitions")
+    _until_led(inside, topic, both)
     _produce_to_each_partition(inside, topic)
     at_the_other = {"bootstrap.servers": other.bootstrap}
-    until(lambda: _leader_ports(at_the_other, topic) == both, "both to lead some")
+    _until_led(at_the_other, topic, both)
     _produce_to_each_partition(at_the_other, topic)
 
     outside = _client(_EXTERNAL, pair.ports[0][_EXTERNAL])
@@ -144,10 +150,11 @@ async def test_a_member_without_names(pair: Pair) -> None:
     (own,) = found.brokers
     leaders = [each.leader for each in found.topics[topic].partitions.values()]
     assert set(leaders) == {own, -1}
-    async with await WireClient.connect(LOOPBACK, pair.ports[0][_INTERNAL]) as client:
-        body = await client.call(METADATA, 9, topics=({"name": topic},))
-        assert {int(each.error_code) for each in body.topics[0].partitions} == {0}
-        assert len(body.brokers) == 2
+    async with await WireClient.connect(LOOPBACK, pair.ports[0][_EXTERNAL]) as client:
+        assert await scram(client, "alice", PASSWORDS["alice"]) == 0
+        for version, code in ((5, _LEADER_NOT_AVAILABLE), (6, _LISTENER_NOT_FOUND)):
+            body = await client.call(METADATA, version, topics=({"name": topic},))
+            assert {int(each.error_code) for each in body.topics[0].partitions} == {0, code}
 
 
 @pytest.mark.timeout(600)
@@ -166,8 +173,7 @@ def test_workers_have_ports_of_their_own_for_each(kafka: KafkaServer, tmp_path: 
         server.wait_complete()
         for name, port in ports.items():
             client = _client(name, port)
-            until(lambda c=client, p=port: _leader_ports(c, topic) == {p + 1, p + 2},
-                  "each to lead some of the partitions")  # fmt: skip
+            _until_led(client, topic, {port + 1, port + 2})
             _produce_to_each_partition(client, topic)
         assert server.stop() == 0
     finally:

@@ -95,6 +95,8 @@ def test_without_them_there_is_one_without_a_name() -> None:
      "--listeners PLAINTEXT 192.0.2.1 is open .*--listener-security-protocol-map PLAINTEXT:SAS"),
     ({**_TWO, **_TLS, "listeners": "INTERNAL://192.0.2.1:1,EXTERNAL://192.0.2.1:2"},
      "--listeners INTERNAL 192.0.2.1 is open to other machines"),
+    ({**_TWO, **_TLS, "listeners": "EXTERNAL://127.0.0.1:1,INTERNAL://192.0.2.1:2"},
+     "--listeners INTERNAL 192.0.2.1 is open to other machines"),
     ({"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "sasl_enabled_mechanisms": "PLAIN"},
      "in clear; it needs --listener-security-protocol-map SASL_PLAINTEXT:SASL_SSL"),
     ({"listeners": "SASL_SSL://127.0.0.1:2,SASL_PLAINTEXT://127.0.0.1:1", **_TLS,
