@@ -120,6 +120,11 @@ def test_clients_of_each_listener_reach_all_partitions(pair: Pair) -> None:
             client = _client(name, ports[name])
             _until_led(client, topic, pair.ports_of(name))
             _produce_to_each_partition(client, topic)
+            admin = AdminClient(client)
+            cluster = admin.describe_cluster().result(WAIT_S)
+            assert {each.port for each in cluster.nodes} == pair.ports_of(name)
+            group = admin.describe_consumer_groups(["g"])["g"].result(WAIT_S)
+            assert group.coordinator.port == ports[name], "it forwards to the coordinator"
     status, body = pair.servers[0].get("/v1/servers")
     assert status == 200
     shown = {each["kafka"] for each in json.loads(body)["servers"]}
