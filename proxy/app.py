@@ -39,6 +39,11 @@ from proxy.configuration.component_configs import (
     streams_config,
 )
 from proxy.configuration.listen_addresses import bound_sockets
+from proxy.configuration.named_listeners import (
+    NamedListener,
+    kafka_listeners,
+    shown_kafka_listeners,
+)
 from proxy.configuration.settings import Settings
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
@@ -91,13 +96,13 @@ class Worker(NamedTuple):
 
     Attributes:
         manager: the supervisor.
-        kafka_listen: the common address for Kafka clients.
+        kafka: the listeners with the common addresses for Kafka clients.
         http_listen: the common address for HTTP clients.
         data_dir: the folder of the users and the ACLs is in this one.
     """
 
     manager: ServiceManager
-    kafka_listen: str
+    kafka: tuple[NamedListener, ...]
     http_listen: str
     data_dir: Path
 
@@ -139,7 +144,8 @@ class App:
         #: The one of the HTTP listener.
         self._api_server: uvicorn.Server | None = None
         self._http_api: HttpApi | None = None
-        self._listeners: list[socket] = []
+        #: The sockets of the listeners for Kafka clients.
+        self._listeners: list[tuple[NamedListener, list[socket]]] = []
         #: Of the workers' common HTTP address, from the bind until connections are accepted.
         self._common_http: list[socket] = []
         self._last_moment: threading.Timer | None = None
@@ -245,7 +251,8 @@ class App:
     async def _abandon(self) -> None:
         """Release the resources of an incomplete start."""
         await self._stop_http()
-        for each in (*self._listeners, *self._common_http):
+        bound = (each for _, sockets in self._listeners for each in sockets)
+        for each in (*bound, *self._common_http):
             each.close()
         if self._backend is not None:
             await asyncio.to_thread(self._backend.release)
@@ -294,14 +301,17 @@ class App:
             self._manager.report(self._service_state())
         settings = self._settings
         apart = {"metrics": settings.metrics_listen} if settings.metrics_listen is not None else {}
-        _log.info("serving", version=__version__, kafka=settings.kafka_listen,
+        _log.info("serving", version=__version__, kafka=shown_kafka_listeners(settings),
                   http=settings.http_listen, **apart, data=str(settings.data_dir))  # fmt: skip
 
     def _bind(self) -> None:
-        self._listeners = bound_sockets(self._settings.kafka_listen, "--kafka-listen")
+        for each in kafka_listeners(self._settings):
+            self._listeners.append((each, bound_sockets(each.address, each.option)))
         if self._worker is not None:
-            kafka, http = self._worker.kafka_listen, self._worker.http_listen
-            self._listeners += bound_sockets(kafka, "--kafka-listen", with_others=True)
+            for each in self._worker.kafka:
+                sockets = bound_sockets(each.address, each.option, with_others=True)
+                self._listeners.append((each, sockets))
+            http = self._worker.http_listen
             self._common_http = bound_sockets(http, "--http-listen", with_others=True)
 
     async def _accept_common_http(self) -> None:
@@ -387,12 +397,13 @@ class App:
             from proxy.kafka.access.secure_listener import secure_listener  # noqa: PLC0415
 
             self._listener = secure_listener(config, budget, apis, engine, self._security)
-        try:
-            await self._listener.listen(self._listeners)
-        except OSError as error:
-            await backend.close()
-            await engine.stop()
-            raise OSError(f"--kafka-listen {self._settings.kafka_listen}: {error}") from error
+        for each, sockets in self._listeners:
+            try:
+                await self._listener.listen(sockets, each.name)
+            except OSError as error:
+                await backend.close()
+                await engine.stop()
+                raise OSError(f"{each.option} {each.address}: {error}") from error
 
     async def _start_http(self) -> None:
         listeners = bound_sockets(self._settings.http_listen, "--http-listen")

@@ -57,9 +57,10 @@ def serve(config: Path | None, **given: Any) -> None:  # noqa: ANN401 - a settin
 
 #: Panels of the help of `serve`, by the beginnings of their options' names; the first that fits.
 _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("Addresses", ("kafka_", "http_", "metrics_", "stream_", "cors_", "console")),
-    ("Security", ("kafka_security_", "http_security_", "metrics_security_", "ssl_", "server_",
-                  "sasl_",
+    ("Addresses", ("kafka_", "listeners", "advertised_", "http_", "metrics_", "stream_", "cors_",
+                   "console")),
+    ("Security", ("kafka_security_", "listener_security_", "http_security_", "metrics_security_",
+                  "ssl_", "server_", "sasl_",
                   "connections_max_reauth_", "acls", "super_", "allow_", "audit_", "quota_",
                   "insecure")),
     ("Kafka as the log", ("log", "upstream", "coordination", "shared", "workers")),
@@ -73,7 +74,9 @@ _PANELS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 )  # fmt: skip
 #: Units by the ends of names.
 _UNITS: Final = {"_bytes": "BYTES", "_bytes_max": "BYTES", "_seconds": "SECONDS", "_ms": "MS",
-                 "_listen": "HOST:PORT", "_advertise": "HOST:PORT"}  # fmt: skip
+                 "_listen": "HOST:PORT", "_advertise": "HOST:PORT",
+                 "listeners": "NAME://HOST:PORT,...",
+                 "_protocol_map": "NAME:PROTOCOL,..."}  # fmt: skip
 
 
 def _panel(name: str) -> str:

@@ -22,7 +22,9 @@ The settings of `pidlease serve`. Each can be given in three ways; the first of 
 [Install](../operate/install.md#settings) says which settings may change while the server runs. The settings of topics
 are in [Topic policies](../operate/topic-policies.md).
 """
-_UNITS: Final = {"BYTES": "bytes", "SECONDS": "s", "MS": "ms", "HOST:PORT": "HOST:PORT"}
+_UNITS: Final = {"BYTES": "bytes", "SECONDS": "s", "MS": "ms", "HOST:PORT": "HOST:PORT",
+                 "NAME://HOST:PORT,...": "NAME://HOST:PORT,...",
+                 "NAME:PROTOCOL,...": "NAME:PROTOCOL,..."}  # fmt: skip
 _TYPES: Final = {"INTEGER": "integer", "NUMBER": "number", "PATH": "path", "TEXT": "text"}
 
 

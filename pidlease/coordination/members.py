@@ -23,11 +23,13 @@ class Member(NamedTuple):
     Attributes:
         node_id: its id as a broker; kept in its data directory.
         server: its name, for the operator: host:process.
-        kafka_host: the host name that Kafka clients connect to.
-        kafka_port: the port that Kafka clients connect to.
+        kafka_host: the host name that clients of its default listener connect to.
+        kafka_port: the port that clients of its default listener connect to.
         http_url: where other members reach its HTTP port: http://HOST:PORT.
         draining: whether it is about to leave, and must get no slots.
         joined: the order in which the members joined: the lowest one is the oldest.
+        listeners: name, host and port of each named listener, the default one first; empty: its
+            only listener has no name.
     """
 
     node_id: int
@@ -37,6 +39,30 @@ class Member(NamedTuple):
     http_url: str
     draining: bool = False
     joined: int = 0
+    listeners: tuple[tuple[str, str, int], ...] = ()
+
+    def kafka_address(self, listener: str, *, default: bool) -> tuple[str, int] | None:
+        """Return what clients of a listener connect to; None: the member has no such listener.
+
+        A member without names is of an earlier version, or not yet restarted with names: its only
+        address counts for the default listener.
+
+        Parameters:
+            listener: the name; empty: the only one of a server without names.
+            default: whether it is the default listener of the server that the client requests.
+        """
+        for name, host, port in self.listeners:
+            if name == listener:
+                return host, port
+        if default and not (self.listeners and listener):
+            return self.kafka_host, self.kafka_port
+        return None
+
+    def shown_kafka(self) -> str:
+        """Return what Kafka clients connect to, as an operator reads it."""
+        if not self.listeners:
+            return f"{self.kafka_host}:{self.kafka_port}"
+        return ",".join(f"{name}://{host}:{port}" for name, host, port in self.listeners)
 
 
 class SharedView(NamedTuple):
@@ -114,11 +140,14 @@ class Members(Protocol):
 
 def member_fields(member: Member) -> dict[str, Any]:
     """Return what is stored of a member, except the order in which it joined."""
-    return {
+    fields = {
         "version": _FORMAT, "node_id": member.node_id, "server": member.server,
         "kafka": [member.kafka_host, member.kafka_port], "http": member.http_url,
         "draining": member.draining,
     }  # fmt: skip
+    if member.listeners:
+        fields["listeners"] = [list(each) for each in member.listeners]
+    return fields
 
 
 def member_of(fields: Mapping[str, Any], joined: int) -> Member:
@@ -131,6 +160,7 @@ def member_of(fields: Mapping[str, Any], joined: int) -> Member:
     return Member(
         int(fields["node_id"]), str(fields["server"]), str(host), int(port), str(fields["http"]),
         bool(fields["draining"]), joined,
+        tuple((str(name), str(at), int(to)) for name, at, to in fields.get("listeners", ())),
     )  # fmt: skip
 
 

@@ -246,7 +246,10 @@ class SharingServer(Message):
 
     node_id: int = Field(description="its id as a broker")
     server: str = Field(description="its host and process")
-    kafka: str = Field(description="HOST:PORT of its Kafka listener, as clients connect to it")
+    kafka: str = Field(
+        description="HOST:PORT of its Kafka listener, as clients connect to it; NAME://HOST:PORT,..."
+        " of several"
+    )
     http: str = Field(description="the address of its HTTP listener")
     slots: int = Field(description="how many slots it owns")
     partitions: int = Field(description="how many of the known partitions are in these slots")

@@ -171,8 +171,8 @@ class EmbeddedBackend(Backend):
     def apis(self, engine: Engine, config: KafkaListenerConfig, budget: MemoryBudget) -> Apis:
         if self._offsets is None:
             raise AssertionError("open comes first")
-        at = (config.cluster.host, config.cluster.port)
-        groups = GroupsApi(engine, self._offsets, group_limits(self._settings), at)
+        addresses = config.cluster.addresses()
+        groups = GroupsApi(engine, self._offsets, group_limits(self._settings), addresses)
         return EmbeddedApis(engine, config, budget, check_settings, groups)
 
     @override

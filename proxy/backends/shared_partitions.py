@@ -16,7 +16,8 @@ from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files, read_file, write_aside
 from pidlease.storage.io_pool import IoPool
-from proxy.configuration.settings import Settings, split_address
+from proxy.configuration.component_configs import advertised_listeners
+from proxy.configuration.settings import Settings
 from proxy.http.ping_connection import HttpPings
 
 #: The file with this server's id as a broker. Clients know it by this id, so it stays.
@@ -47,12 +48,16 @@ def shared_cluster(
     Raises:
         DataFolderError: the server has no node id, and can get none now.
     """
-    host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
+    listeners = advertised_listeners(settings)
+    default = listeners[0]
     try:
         node_id = _node_id(files, Path(settings.data_dir), members)
     except MembersError as error:
         raise DataFolderError(f"--shared: {error}") from error
-    own = Member(node_id, server, host, port, member_url(settings, tls))
+    named = tuple((name, host, port) for name, host, port in listeners if name)
+    own = Member(
+        node_id, server, default.host, default.port, member_url(settings, tls), listeners=named
+    )
     in_kafka = settings.coordinated_by_kafka
     session = SESSION_SECONDS if in_kafka else settings.zookeeper_session_seconds
     return SharedCluster(members, own, pool, session, connect=partial(HttpPings, tls=tls))

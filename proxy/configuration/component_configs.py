@@ -1,6 +1,8 @@
 """Makes the components' configurations from the settings."""
 
 import resource
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.core.log_config import FsyncPolicy, LogConfig
@@ -8,11 +10,12 @@ from pidlease.engine.engine import EngineConfig
 from pidlease.engine.maintenance import MaintenanceConfig
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.storage.errors import DataFolderError
+from proxy.configuration.named_listeners import NamedListener, kafka_listeners
 from proxy.configuration.settings import Settings, split_address
 from proxy.http.http_listener import StreamsConfig
 from proxy.http.record_routes import RecordLimits
 from proxy.kafka.groups.group_steps import GroupLimits
-from proxy.kafka.listener_config import ClusterConfig, KafkaListenerConfig
+from proxy.kafka.listener_config import AdvertisedListener, ClusterConfig, KafkaListenerConfig
 from proxy.security.security_config import (
     ListenerSecurity,
     MemberSecurity,
@@ -55,15 +58,17 @@ def log_config(settings: Settings) -> LogConfig:
 
 
 def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
-    """Return the Kafka listener's configuration."""
-    host, port = split_address(settings.kafka_advertise or settings.kafka_listen)
+    """Return the Kafka listeners' configuration."""
+    listeners = advertised_listeners(settings)
+    default = listeners[0]
     return KafkaListenerConfig(
         cluster=ClusterConfig(
             cluster_id,
-            host,
-            port,
+            default.host,
+            default.port,
             auto_create=settings.auto_create_topics,
             default_partitions=settings.default_partitions,
+            listeners=listeners if default.name else (),
         ),
         log=log_config(settings),
         request_bytes_max=settings.request_bytes_max,
@@ -72,6 +77,14 @@ def listener_config(settings: Settings, cluster_id: str) -> KafkaListenerConfig:
         memory_bytes_max=settings.memory_bytes_max,
         connections_max=settings.connections_max,
         idle_seconds=settings.idle_seconds,
+    )
+
+
+def advertised_listeners(settings: Settings) -> tuple[AdvertisedListener, ...]:
+    """Return what clients connect to, by listener; the first one is the default listener."""
+    return tuple(
+        AdvertisedListener(each.name, *split_address(each.advertised))
+        for each in kafka_listeners(settings)
     )
 
 
@@ -100,6 +113,20 @@ def group_limits(settings: Settings) -> GroupLimits:
     )
 
 
+class _Exposed(NamedTuple):
+    """A listener that may be open to other machines.
+
+    Attributes:
+        option: what its errors name.
+        remedy: how its clients would log in by TLS.
+    """
+
+    option: str
+    address: str
+    security: ListenerSecurity
+    remedy: str
+
+
 def check_exposure(settings: Settings) -> None:
     """Check the listen addresses: beyond loopback only with logins by TLS, or --insecure.
 
@@ -107,38 +134,44 @@ def check_exposure(settings: Settings) -> None:
         DataFolderError: other machines could connect, or clients could not.
     """
     security = security_config(settings)
-    listeners = {"kafka_listen": security.kafka, "http_listen": security.http}
+    listeners = [_exposed_kafka(each) for each in kafka_listeners(settings)]
+    others = {"http_listen": security.http}
     if settings.metrics_listen is not None:
-        listeners["metrics_listen"] = security.metrics
+        others["metrics_listen"] = security.metrics
+    for name, listener in others.items():
+        remedy = f"say --{name.replace('_listen', '-security-protocol')} SASL_SSL"
+        option = f"--{name.replace('_', '-')}"
+        listeners.append(_Exposed(option, getattr(settings, name), listener, remedy))
     addresses: dict[str, str] = {}
-    for name, listener in listeners.items():
-        address = getattr(settings, name)
-        host, _ = split_address(address)
-        logs_in = listener.tls and (listener.login or settings.ssl_client_auth == "required")
+    for each in listeners:
+        host, _ = split_address(each.address)
+        logs_in = each.security.tls and (
+            each.security.login or settings.ssl_client_auth == "required"
+        )
         if (
             host not in ("localhost", "::1")
             and not host.startswith("127.")
             and not logs_in
             and not settings.insecure
         ):
-            option = name.replace("_listen", "-security-protocol")
             raise DataFolderError(
-                f"--{name.replace('_', '-')} {host} is open to other machines, and clients need no"
-                f" login by TLS there; say --{option} SASL_SSL, listen on 127.0.0.1, or say"
-                " --insecure"
+                f"{each.option} {host} is open to other machines, and clients need no login by TLS"
+                f" there; {each.remedy}, listen on 127.0.0.1, or say --insecure"
             )
-        if address in addresses:
+        if each.address in addresses:
             raise DataFolderError(
-                f"--{addresses[address]} and --{name.replace('_', '-')} are both {address}; give"
-                " each its own"
+                f"{addresses[each.address]} and {each.option} are both {each.address}; give each"
+                " its own"
             )
-        addresses[address] = name.replace("_", "-")
-    listen, _ = split_address(settings.kafka_listen)
-    if listen in ("0.0.0.0", "::") and settings.kafka_advertise is None:  # noqa: S104 - compared
-        raise DataFolderError(
-            f"--kafka-listen {listen} is no address that a client can connect to; give one by"
-            " --kafka-advertise HOST:PORT"
-        )
+        addresses[each.address] = each.option
+    if not settings.listeners:
+        listen, _ = split_address(settings.kafka_listen)
+        every = listen in ("0.0.0.0", "::")  # noqa: S104 - compared
+        if every and settings.kafka_advertise is None:
+            raise DataFolderError(
+                f"--kafka-listen {listen} is no address that a client can connect to; give one by"
+                " --kafka-advertise HOST:PORT"
+            )
     listen, _ = split_address(settings.http_listen)
     every = listen in ("0.0.0.0", "::")  # noqa: S104 - compared
     if settings.shared and every and settings.http_advertise is None:
@@ -148,13 +181,22 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
+def _exposed_kafka(listener: NamedListener) -> _Exposed:
+    remedy = "say --kafka-security-protocol SASL_SSL"
+    if listener.name:
+        remedy = f"say --listener-security-protocol-map {listener.name}:SASL_SSL"
+    security = _listener_security(listener.protocol)
+    return _Exposed(listener.option, listener.address, security, remedy)
+
+
 def security_config(settings: Settings) -> SecurityConfig:
     """Return how the listeners are secured.
 
     Raises:
         DataFolderError: settings contradict each other, or one is missing.
     """
-    kafka = _listener_security(settings.kafka_security_protocol)
+    listeners = kafka_listeners(settings)
+    kafka = {each.name: _listener_security(each.protocol) for each in listeners}
     http = _listener_security(settings.http_security_protocol)
     metrics = _listener_security(settings.metrics_security_protocol)
     for name in ("http", "metrics"):
@@ -167,12 +209,15 @@ def security_config(settings: Settings) -> SecurityConfig:
         raise DataFolderError("--metrics-security-protocol needs --metrics-listen")
     if settings.acls == "kafka" and settings.log != "kafka":
         raise DataFolderError("--acls kafka needs --log kafka: the embedded log has --acls file")
+    has_login = any(each.login for each in kafka.values())
+    has_tls = any(each.tls for each in (*kafka.values(), http, metrics))
     return SecurityConfig(
-        kafka=kafka,
+        kafka=kafka[listeners[0].name],
+        kafka_by_name=kafka if listeners[0].name else {},
         http=http,
         metrics=metrics,
-        mechanisms=_mechanisms(settings) if kafka.login else (),
-        tls_files=_tls_files(settings) if kafka.tls or http.tls or metrics.tls else None,
+        mechanisms=_mechanisms(settings, listeners) if has_login else (),
+        tls_files=_tls_files(settings) if has_tls else None,
         members=_member_security(settings, http),
         mapping_rules=settings.ssl_principal_mapping_rules,
         acls=settings.acls != "off",
@@ -193,13 +238,15 @@ def _listener_security(protocol: str) -> ListenerSecurity:
     return ListenerSecurity(tls=protocol.endswith("SSL"), login=protocol.startswith("SASL"))
 
 
-def _mechanisms(settings: Settings) -> tuple[str, ...]:
+def _mechanisms(settings: Settings, listeners: Iterable[NamedListener]) -> tuple[str, ...]:
     found = tuple(settings.sasl_enabled_mechanisms.split(","))
     in_clear = [each for each in found if not each.startswith("SCRAM")]
-    if in_clear and settings.kafka_security_protocol != "SASL_SSL":
+    without_tls = [each for each in listeners if each.protocol == "SASL_PLAINTEXT"]
+    if in_clear and without_tls:
+        remedy = _exposed_kafka(without_tls[0]).remedy.removeprefix("say ")
         raise DataFolderError(
             f"--sasl-enabled-mechanisms has {in_clear[0]}, which sends a secret in clear; it needs"
-            " --kafka-security-protocol SASL_SSL"
+            f" {remedy}"
         )
     if "OAUTHBEARER" in found and not settings.sasl_oauthbearer_jwks_endpoint_url:
         raise DataFolderError(

@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeperConfig
 from pidlease.storage.file_faults import FaultPlan
+from proxy.configuration.listener_lists import listener_addresses, listener_protocols
 from proxy.security.certificate_names import PrincipalMapper
 
 _PORT_MAX = 65_535
@@ -78,6 +79,17 @@ def _is_address(value: str) -> str:
 def _is_address_list(value: str) -> str:
     for each in value.split(","):
         _is_address(each.strip())
+    return value
+
+
+def _is_listener_list(value: str) -> str:
+    for address in listener_addresses(value).values():
+        _is_address(address)
+    return value
+
+
+def _is_protocol_map(value: str) -> str:
+    listener_protocols(value)
     return value
 
 
@@ -150,7 +162,17 @@ class Settings(BaseSettings):
         default_factory=_default_data_dir,
         description="directory of the log, the snapshots and the PID sequence",
     )
-    kafka_listen: Address = Field("127.0.0.1:9092", description="address for Kafka clients")
+    listeners: Annotated[str, AfterValidator(_is_listener_list)] = Field(
+        "",
+        description="several addresses for Kafka clients, by names, instead of"
+        " kafka_listen, kafka_advertise and kafka_security_protocol",
+    )
+    advertised_listeners: Annotated[str, AfterValidator(_is_listener_list)] = Field(
+        "",
+        description="what clients of these listeners connect to; default: the listener's own"
+        " address",
+    )
+    kafka_listen: str = Field("127.0.0.1:9092", description="address for Kafka clients")
     kafka_advertise: Address | None = Field(
         None, description="address that Kafka clients connect to; default: kafka_listen"
     )
@@ -187,6 +209,11 @@ class Settings(BaseSettings):
 
     kafka_security_protocol: SecurityProtocol = Field(
         "PLAINTEXT", description="SSL: TLS; SASL_: clients log in with a user's name"
+    )
+    listener_security_protocol_map: Annotated[str, AfterValidator(_is_protocol_map)] = Field(
+        "",
+        description="security protocols of listeners; one called PLAINTEXT, SSL,"
+        " SASL_PLAINTEXT or SASL_SSL needs no entry",
     )
     http_security_protocol: SecurityProtocol = Field(
         "PLAINTEXT",
@@ -350,8 +377,8 @@ class Settings(BaseSettings):
         1,
         ge=1,
         le=64,
-        description="active servers on this machine, which have kafka_listen and http_listen in"
-        " common, and each the ports above by its number (with shared)",
+        description="active servers on this machine, which have kafka_listen or listeners, and"
+        " http_listen, in common, and each the ports above by its number (with shared)",
     )
     http_advertise: Address | None = Field(
         None,
@@ -410,6 +437,11 @@ class Settings(BaseSettings):
     faults: Annotated[str, AfterValidator(_is_fault_plan)] = Field(
         "", description="for tests only: file operations to fail, delay, or die at"
     )
+
+    @field_validator("kafka_listen")
+    @classmethod
+    def _is_an_address_if_it_counts(cls, value: str, info: ValidationInfo) -> str:
+        return value if not value and info.data.get("listeners") else _is_address(value)
 
     @field_validator("upstream")
     @classmethod

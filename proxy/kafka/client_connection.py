@@ -259,11 +259,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """Reads requests from one client, and sends the responses in the order of the requests.
 
     Parameters:
-        handler: the listener.
+        handler: handles its requests.
+        listener: the name of the listener that accepted it; empty: there is only one.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, listener: str = "") -> None:
         self._handler = handler
+        self.listener: Final = listener
         self.budget = handler.budget
         self._turns = handler.turns
         #: The largest request.

@@ -49,8 +49,12 @@ class ClusterApi:
             ),
         )
 
-    def describe_cluster(self, header: RequestHeader, frame: bytearray) -> bytes:
-        """Answer DescribeCluster. This server has no controller endpoints."""
+    def describe_cluster(self, header: RequestHeader, frame: bytearray, listener: str) -> bytes:
+        """Answer DescribeCluster. This server has no controller endpoints.
+
+        Parameters:
+            listener: the name of the one on which the request came.
+        """
         request = read_request(header, frame)
         response = Response(API_DESCRIBE_CLUSTER, header.version)
         code, message = ErrorCode.none, None
@@ -64,7 +68,7 @@ class ClusterApi:
                 "DescribeClusterBroker", broker_id=each.node_id, host=each.host, port=each.port,
                 rack=None, is_fenced=False,
             )
-            for each in self._brokers.all()
+            for each in self._brokers.all(listener)
         )  # fmt: skip
         return response.encode(
             header.correlation_id,
@@ -72,7 +76,7 @@ class ClusterApi:
             error_message=message,
             endpoint_type=_BROKERS,
             cluster_id=self._config.cluster_id if message is None else "",
-            controller_id=self._brokers.own.node_id if message is None else -1,
+            controller_id=self._brokers.node_id if message is None else -1,
             brokers=brokers if message is None else (),
             cluster_authorized_operations=_NO_OPERATIONS,
         )

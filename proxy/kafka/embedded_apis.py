@@ -90,8 +90,8 @@ class EmbeddedApis:
         self._admin = AdminApi(engine, config, check_settings)
         self._produce = ProduceApi(engine, config.batch_bytes_max)
         self._fetch = FetchApi(engine, budget, config.fetch_bytes_max)
-        self._now: dict[int, Callable[[RequestHeader, bytearray], bytes]] = {
-            API_INIT_PRODUCER_ID: lambda header, frame: init_producer_id(engine, header, frame),
+        self._now: dict[int, Callable[[RequestHeader, bytearray, str], bytes]] = {
+            API_INIT_PRODUCER_ID: lambda header, frame, _: init_producer_id(engine, header, frame),
             API_DESCRIBE_CLUSTER: self._cluster.describe_cluster,
         }
         self._groups = groups
@@ -117,7 +117,7 @@ class EmbeddedApis:
         if key in self._groups.requests:
             return self._groups.requests[key](header, frame, slot)
         if key in self._now:
-            return self._now[key](header, frame)
+            return self._now[key](header, frame, slot.connection.listener)
         return self._work(slot, header, frame)
 
     def _work(

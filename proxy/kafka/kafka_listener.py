@@ -1,10 +1,11 @@
-"""The Kafka listener: accepts connections, and dispatches their requests to the APIs."""
+"""The Kafka listeners: accept connections, and dispatch their requests to the APIs."""
 
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from socket import socket
 from typing import Any, Final, Protocol
 
@@ -42,6 +43,8 @@ class Acceptor(Protocol):
 class KafkaListener:
     """Listens for Kafka clients (implements `client_connection.Handler`).
 
+    Named listeners have one such object: its limits count for all their connections together.
+
     Parameters:
         config: the limits for connections and requests.
         budget: the memory for requests and responses.
@@ -67,36 +70,39 @@ class KafkaListener:
 
     # ------------------------------------------------------------------ listening
 
-    async def listen(self, sockets: Iterable[socket]) -> None:
-        """Start accepting connections.
+    async def listen(self, sockets: Iterable[socket], listener: str = "") -> None:
+        """Start accepting connections of a listener; after an error, all listeners are closed.
 
         Parameters:
             sockets: bound to the addresses at which clients connect.
+            listener: its name; empty: there is only one.
 
         Raises:
             OSError: another process listens at such an address.
         """
-        self._apis.start()
+        if self._sweeper is None:
+            self._apis.start()
+            self._sweeper = asyncio.create_task(self._sweep())
         try:
             for each in sockets:
-                self._servers.append(await self.accept_at(each))
+                self._servers.append(await self.accept_at(each, listener))
         except OSError:
-            await self._apis.close()
+            await self.close()
             raise
-        self._sweeper = asyncio.create_task(self._sweep())
 
-    def new_connection(self) -> KafkaConnection:
-        """Make the protocol of an accepted connection."""
-        return KafkaConnection(self)
+    def new_connection(self, listener: str = "") -> KafkaConnection:
+        """Make the protocol of a connection that a listener has accepted."""
+        return KafkaConnection(self, listener)
 
-    async def accept_at(self, listening: socket) -> Acceptor:
-        """Accept connections at an address until the returned object is closed.
+    async def accept_at(self, listening: socket, listener: str = "") -> Acceptor:
+        """Accept a listener's connections at an address until the returned object is closed.
 
         Raises:
             OSError: another process listens there.
         """
         loop = asyncio.get_running_loop()
-        return await loop.create_server(self.new_connection, sock=listening, backlog=1024)
+        accepted = partial(self.new_connection, listener)
+        return await loop.create_server(accepted, sock=listening, backlog=1024)
 
     async def close(self) -> None:
         """Stop accepting connections, and close each one when all its responses are sent."""

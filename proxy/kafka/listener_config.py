@@ -1,8 +1,23 @@
 """The configuration of the Kafka listener."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pidlease.core.log_config import LogConfig
+
+
+class AdvertisedListener(NamedTuple):
+    """A listener as its clients see it.
+
+    Attributes:
+        name: empty: the only one.
+        host: the host name that its clients connect to.
+        port: the port that its clients connect to.
+    """
+
+    name: str
+    host: str
+    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,10 +26,11 @@ class ClusterConfig:
 
     Attributes:
         cluster_id: the data directory's.
-        host: the host name that clients connect to.
-        port: the port that clients connect to.
+        host: the host name that clients of the default listener connect to.
+        port: the port that clients of the default listener connect to.
         auto_create: whether Metadata creates a topic that does not exist.
         default_partitions: partitions of a topic that is created without their number.
+        listeners: the named listeners, the default one first; empty: there is one without a name.
     """
 
     cluster_id: str
@@ -22,6 +38,13 @@ class ClusterConfig:
     port: int
     auto_create: bool = True
     default_partitions: int = 1
+    listeners: tuple[AdvertisedListener, ...] = ()
+
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Return what clients connect to, by the name of their listener."""
+        if not self.listeners:
+            return {"": (self.host, self.port)}
+        return {each.name: (each.host, each.port) for each in self.listeners}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The server is a cluster of one broker, which leads every partition and is the co
 import asyncio
 from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -29,7 +30,7 @@ from pidlease.storage.topics.topic_store import illegal_name
 from proxy.kafka.brokers import Brokers
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.listener_config import ClusterConfig
-from proxy.kafka.metadata_cache import MetadataCache, TopicIds
+from proxy.kafka.metadata_cache import CACHE_BYTES_MAX, MetadataCache, TopicIds
 
 #: Topics that are decoded or encoded before other tasks run.
 _TOPICS_AT_ONCE: Final = 200
@@ -66,10 +67,18 @@ class MetadataApi:
         self._look = look
         self._config = config
         self._brokers: Final = brokers or Brokers(config)
-        self.cache: Final = MetadataCache(
-            engine, leader_epoch=leader_epoch, leaders=self._brokers.leaders
-        )
-        self._brokers.on_change(self.cache.clear)
+        names = self._brokers.listeners if self._brokers.differ else self._brokers.listeners[:1]
+        #: By listener, if its clients may see other leaders than those of another one.
+        self._caches: Final = {
+            name: MetadataCache(
+                engine, CACHE_BYTES_MAX // len(names), leader_epoch,
+                leaders=partial(self._brokers.leaders, name),
+            )
+            for name in names
+        }  # fmt: skip
+        for cache in self._caches.values():
+            self._brokers.on_change(cache.clear)
+        self._cache: Final = self._caches[names[0]]
         self._ids = TopicIds(engine)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
@@ -82,14 +91,15 @@ class MetadataApi:
         # The response shows the topics of the moment when it can be sent; and one connection never
         # has two large responses in memory.
         await slot.turn()
-        layout = topic_layout(header.version)
+        layout, listener = topic_layout(header.version), slot.connection.listener
+        cache = self._caches[listener] if self._brokers.differ else self._cache
         if len(frame) <= _LARGE_REQUEST_BYTES:
-            topics = await self._named(header, layout, frame)
+            topics = await self._named(header, layout, frame, cache)
         else:
             async with self._large:
-                topics = await self._named(header, layout, frame)
+                topics = await self._named(header, layout, frame, cache)
         if topics is None:
-            topics = await self.cache.everything(layout)
+            topics = await cache.everything(layout)
         if len(topics) > _LARGE_RESPONSE_BYTES:
             slot.count(len(topics))
         slot.fill(
@@ -97,14 +107,16 @@ class MetadataApi:
                 header.version,
                 header.correlation_id,
                 cluster_id=self._config.cluster_id,
-                brokers=self._brokers.all(),
-                controller=self._brokers.own.node_id,
+                brokers=self._brokers.all(listener),
+                controller=self._brokers.node_id,
             ),
             topics,
             write_tail(header.version),
         )
 
-    async def _named(self, header: RequestHeader, layout: int, frame: bytearray) -> bytes | None:
+    async def _named(
+        self, header: RequestHeader, layout: int, frame: bytearray, cache: MetadataCache
+    ) -> bytes | None:
         """Return the encoded array of the requested topics; None if all topics are requested."""
         request = await _read(header, frame)
         if request.topics is None:
@@ -125,7 +137,7 @@ class MetadataApi:
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._look()
         for number, topic in enumerate(requested, 1):
-            parts.append(self._topic(header.version, layout, topic, missing))
+            parts.append(self._topic(cache, header.version, layout, topic, missing))
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return b"".join(parts)
@@ -138,7 +150,12 @@ class MetadataApi:
         return name is None and topic_id != NO_ID and self._ids.find(topic_id.hex()) is None
 
     def _topic(
-        self, version: int, layout: int, requested: RequestedTopic, missing: Set[str]
+        self,
+        cache: MetadataCache,
+        version: int,
+        layout: int,
+        requested: RequestedTopic,
+        missing: Set[str],
     ) -> bytes:
         name, topic_id = requested
         if name is not None:
@@ -153,7 +170,7 @@ class MetadataApi:
         else:
             found, code = self._ids.find(topic_id.hex()), _UNKNOWN_ID
         if found is not None:
-            return self.cache.topic(layout, found)
+            return cache.topic(layout, found)
         return write_no_topic(layout, requested, code.value)
 
     async def _create_if_absent(self, name: str | None) -> None:

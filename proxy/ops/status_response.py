@@ -65,7 +65,7 @@ def servers_of(engine: Engine) -> ServersAnswer:
             SharingServer(
                 node_id=each.member.node_id,
                 server=each.member.server,
-                kafka=f"{each.member.kafka_host}:{each.member.kafka_port}",
+                kafka=each.member.shown_kafka(),
                 http=each.member.http_url,
                 slots=each.slots,
                 partitions=each.partitions,

@@ -1,5 +1,6 @@
 """How a server is secured, by its settings. Without any, nothing else of this package is loaded."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -85,6 +86,8 @@ class SecurityConfig:
     """How the server is secured; by default, not at all.
 
     Attributes:
+        kafka: of the default listener for Kafka clients.
+        kafka_by_name: of all listeners for Kafka clients, if they have names.
         metrics: of the listener for metrics and health alone, if there is one.
         mechanisms: of SASL.
         tls_files: needed if a listener has TLS.
@@ -103,6 +106,7 @@ class SecurityConfig:
     """
 
     kafka: ListenerSecurity = field(default_factory=ListenerSecurity)
+    kafka_by_name: Mapping[str, ListenerSecurity] = field(default_factory=dict)
     http: ListenerSecurity = field(default_factory=ListenerSecurity)
     metrics: ListenerSecurity = field(default_factory=ListenerSecurity)
     mechanisms: tuple[str, ...] = ()
@@ -129,4 +133,13 @@ class SecurityConfig:
     @property
     def listeners(self) -> tuple[ListenerSecurity, ...]:
         """How each listener is secured."""
-        return self.kafka, self.http, self.metrics
+        return self.kafka, *self.kafka_by_name.values(), self.http, self.metrics
+
+    @property
+    def kafka_login(self) -> bool:
+        """Whether clients log in on one of the listeners for Kafka clients at least."""
+        return self.kafka.login or any(each.login for each in self.kafka_by_name.values())
+
+    def of_kafka(self, name: str) -> ListenerSecurity:
+        """Return how a listener for Kafka clients is secured; no name: the default listener."""
+        return self.kafka_by_name[name] if name else self.kafka

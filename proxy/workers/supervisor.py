@@ -27,6 +27,7 @@ from proxy.app import StartError, Worker, serve
 from proxy.cli.console import cannot_run
 from proxy.configuration.component_configs import check_exposure
 from proxy.configuration.listen_addresses import bound_sockets
+from proxy.configuration.named_listeners import kafka_listeners, shown_kafka_listeners
 from proxy.configuration.settings import Settings, SettingsError
 from proxy.log_output import set_worker
 from proxy.service_manager import ServiceManager, ServiceState
@@ -62,15 +63,16 @@ def supervise(settings: Settings, load: Callable[[], Settings]) -> int:
     try:
         check_exposure(settings)
         check_workers(settings)
-        for name in ("kafka_listen", "http_listen"):
-            wait_until_free(getattr(settings, name), f"--{name.replace('_', '-')}")
+        for each in kafka_listeners(settings):
+            wait_until_free(each.address, each.option)
+        wait_until_free(settings.http_listen, "--http-listen")
     except (DataFolderError, OSError) as error:
         raise StartError(str(error)) from error
 
     def run(now: Settings, number: int, manager: ServiceManager) -> int:
         set_worker(number)
         own = worker_settings(now, number)
-        worker = Worker(manager, now.kafka_listen, now.http_listen, now.data_dir)
+        worker = Worker(manager, kafka_listeners(now), now.http_listen, now.data_dir)
         try:
             serve(own, lambda: worker_settings(load(), number), worker)
         except (StartError, SettingsError) as error:
@@ -84,7 +86,7 @@ def supervise(settings: Settings, load: Callable[[], Settings]) -> int:
     gc.freeze()
     workers = [WorkerProcess(number) for number in range(1, settings.workers + 1)]
     _log.info("starting workers", version=__version__, workers=len(workers),
-              kafka=settings.kafka_listen, http=settings.http_listen)  # fmt: skip
+              kafka=shown_kafka_listeners(settings), http=settings.http_listen)  # fmt: skip
     return Supervisor(settings, load, workers, run, manager).run()
 
 

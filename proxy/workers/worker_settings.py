@@ -6,6 +6,8 @@ from typing import Final
 
 from pidlease.coordination.pid_sequence import KAFKA_MARK, ZOOKEEPER_MARK
 from pidlease.storage.errors import DataFolderError
+from proxy.configuration.listener_lists import shown_listeners
+from proxy.configuration.named_listeners import kafka_listeners
 from proxy.configuration.settings import Settings
 
 #: The folder of a data directory with those of the further workers.
@@ -13,6 +15,7 @@ WORKERS_FOLDER: Final = "workers"
 _PORT_MAX: Final = 65_535
 #: Worker 3 listens three ports above the common one.
 _NUMBERED: Final = ("kafka_listen", "http_listen", "kafka_advertise", "http_advertise")
+_KAFKA: Final = ("kafka_listen", "kafka_advertise")
 
 
 def worker_settings(settings: Settings, number: int) -> Settings:
@@ -31,6 +34,7 @@ def worker_settings(settings: Settings, number: int) -> Settings:
             "workers": 1,
             "data_dir": folder if number == 1 else folder / WORKERS_FOLDER / str(number),
             **{name: _numbered(_address(settings, name), number) for name in _names(settings)},
+            **_numbered_listeners(settings, number),
         }
     )
 
@@ -42,19 +46,26 @@ def check_workers(settings: Settings) -> None:
         DataFolderError: they cannot; the text says what to do.
     """
     count = settings.workers
-    for name in _names(settings):
-        last = _port(_address(settings, name)) + count
+    options = {
+        f"--{name.replace('_', '-')}": _port(_address(settings, name)) for name in _names(settings)
+    }
+    listening = {name: port for name, port in options.items() if name.endswith("-listen")}
+    if settings.listeners:
+        for each in kafka_listeners(settings):
+            options[f"--advertised-listeners {each.name}"] = _port(each.advertised)
+            options[each.option] = listening[each.option] = _port(each.address)
+    for option, port in options.items():
+        last = port + count
         if last > _PORT_MAX:
             raise DataFolderError(
-                f"--{name.replace('_', '-')}: {count} workers need the {count} ports above it, and"
-                f" {last} is no port; give a lower one"
+                f"{option}: {count} workers need the {count} ports above it, and {last} is no port;"
+                " give a lower one"
             )
-    listeners = [name for name in _names(settings) if name.endswith("_listen")]
-    for one, other in combinations(listeners, 2):
-        ports = [_port(_address(settings, name)) for name in (one, other)]
+    for one, other in combinations(listening, 2):
+        ports = [listening[one], listening[other]]
         if abs(ports[0] - ports[1]) <= count:
             raise DataFolderError(
-                f"--{one.replace('_', '-')} and --{other.replace('_', '-')}: {count} workers need"
+                f"{one} and {other}: {count} workers need"
                 f" the {count} ports above each of {ports[0]} and {ports[1]}; put them further"
                 " apart"
             )
@@ -70,7 +81,23 @@ def check_workers(settings: Settings) -> None:
 
 def _names(settings: Settings) -> tuple[str, ...]:
     """Return the settings with an address of which each worker has one of its own."""
-    return _NUMBERED if settings.metrics_listen is None else (*_NUMBERED, "metrics_listen")
+    names = [name for name in _NUMBERED if not (settings.listeners and name in _KAFKA)]
+    return (*names,) if settings.metrics_listen is None else (*names, "metrics_listen")
+
+
+def _numbered_listeners(settings: Settings, number: int) -> dict[str, str]:
+    """Return the settings of a worker's named Kafka listeners; empty: it has none."""
+    if not settings.listeners:
+        return {}
+    listeners = kafka_listeners(settings)
+    return {
+        "listeners": shown_listeners(
+            (each.name, _numbered(each.address, number)) for each in listeners
+        ),
+        "advertised_listeners": shown_listeners(
+            (each.name, _numbered(each.advertised, number)) for each in listeners
+        ),
+    }
 
 
 def _address(settings: Settings, name: str) -> str:

@@ -87,6 +87,8 @@ class PageRun:
         self._ports: dict[str, str] = {}
         self._stack = ExitStack()
         self._given: Final = env or {}
+        #: Files of settings with listeners of their own.
+        self._with_listeners: Final[set[str]] = set()
         self._shell: subprocess.Popen[str] | None = None
         self._python: subprocess.Popen[str] | None = None
 
@@ -130,6 +132,8 @@ class PageRun:
                 path = self._folder / block.file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
+                if re.search(r"^listeners = ", text, re.MULTILINE):
+                    self._with_listeners.add(path.name)
                 waiting[path.name] = block
             elif block.language in PARSED:
                 _parse(block)
@@ -211,6 +215,9 @@ class PageRun:
                     self._send(self._shell, "systemctl start pidlease")
             process = self._shell
             line = f". {place} > {output} 2>&1 < /dev/null; echo 0 > {done}"
+            if any(name in text for name in self._with_listeners):
+                kept = "PIDLEASE_KAFKA_LISTEN"  # which is refused beside them
+                line = f"kept=${kept}; unset {kept}; {line}; export {kept}=$kept"
         self._send(process, line)
         assert happens(lambda: done.exists() or process.poll() is not None, WAIT_S, 0.02), (
             f"{block.where}: still runs\n{output.read_text()}"

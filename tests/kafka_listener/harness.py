@@ -116,7 +116,7 @@ async def serving(directory: Path, wanted: Wanted | None = None) -> AsyncIterato
     await pool.run(offsets.open)
     (port,) = free_ports(1)
     config = _door_config(wanted, folder.cluster_id, port)
-    groups = GroupsApi(engine, offsets, wanted.groups, (LOOPBACK, port), clock)
+    groups = GroupsApi(engine, offsets, wanted.groups, config.cluster.addresses(), clock)
     budget = MemoryBudget(config.memory_bytes_max)
     apis = EmbeddedApis(engine, config, budget, check_settings, groups)
     door, security = KafkaListener(config, budget, apis), None

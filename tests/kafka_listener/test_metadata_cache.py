@@ -12,6 +12,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from pidlease.kafka.codec.metadata import (
+    NO_LISTENER,
     NODE_ID,
     BrokerAddress,
     topic_layout,
@@ -271,3 +272,17 @@ async def test_a_topic_that_clears_what_is_being_built_does_no_harm(turn: int) -
     cache.topic(9, view.topics["t-1"])
     assert len(_decoded(9, await building)) == 2000
     assert cache.size <= 100_000
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_a_leader_without_the_listener(version: int) -> None:
+    """As in Kafka: an error of its own from version 6 on; clients wait for a leader before."""
+    view = View()
+    topic = view.make("t", 3)
+    cache = MetadataCache(view, leader_epoch=-1, leaders=lambda *_: [1, NO_LISTENER, -1])
+    data = cache.topic(topic_layout(version), topic)
+    (found,) = _read(version, write_array(1, flexible=version >= 9) + data).topics
+    codes = [int(each.error_code) for each in found.partitions]
+    not_found = 72 if version >= 6 else 5
+    assert codes == [0, not_found, 5]
+    assert [each.leader_id for each in found.partitions] == [1, -1, -1]

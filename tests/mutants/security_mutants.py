@@ -36,7 +36,57 @@ _MEMBERS: Final = "proxy/security/member_certificates.py"
 _SENT_ON: Final = "tests/secure/test_sent_on_requests.py"
 _CERTIFICATES: Final = "tests/secure/test_member_certificates.py"
 
+_LISTENERS: Final = "tests/secure/test_listeners.py"
+_NAMED_LISTENERS: Final = "tests/unit/test_named_listeners.py"
+_LISTENER_BROKERS: Final = "tests/kafka_listener/test_listener_brokers.py"
+_BROKERS: Final = "proxy/kafka/brokers.py"
+
 SECURITY: Final = (
+    Mutant(
+        "the default listener decides about logins on all",
+        _CONNECTION,
+        "        self.wants_login: Final = security.config.of_kafka(listener).login\n",
+        "        self.wants_login: Final = security.config.kafka.login\n",
+        (f"{_LISTENERS}::test_an_intruder_is_refused_where_the_listener_has_logins",),
+        server=True,
+    ),
+    Mutant(
+        "a listener without logins takes passwords in clear",
+        _LOGIN,
+        "        if not self._connection.wants_login:  # as in Kafka, where another listener has"
+        " logins\n",
+        "        if False:\n",
+        (f"{_LISTENERS}::test_a_login_where_the_listener_has_none",),
+        server=True,
+    ),
+    Mutant(
+        "only the default listener is checked for other machines",
+        "proxy/configuration/component_configs.py",
+        "    listeners = [_exposed_kafka(each) for each in kafka_listeners(settings)]\n",
+        "    listeners = [_exposed_kafka(each) for each in kafka_listeners(settings)][:1]\n",
+        (f"{_NAMED_LISTENERS}::test_contradictions",),
+    ),
+    Mutant(
+        "clients of all listeners get the default one's address",
+        _BROKERS,
+        "            return [self._own[listener]]\n",
+        "            return [self._own[self.listeners[0]]]\n",
+        (f"{_LISTENER_BROKERS}::test_one_server_has_all_its_listeners",),
+    ),
+    Mutant(
+        "a server that lacks a listener is never seen to get it",
+        _BROKERS,
+        "        self.on_change(self._lacking.clear)\n",
+        "        pass\n",
+        (f"{_LISTENER_BROKERS}::test_a_server_without_a_listener_of_that_name_is_left_out",),
+    ),
+    Mutant(
+        "clients of a listener with logins get the address of a member without names",
+        "pidlease/coordination/members.py",
+        "        if default and not (self.listeners and listener):\n",
+        "        if not (self.listeners and listener):\n",
+        ("tests/unit/coordination/test_member_listeners.py",),
+    ),
     Mutant(
         "metrics stay on the listener of clients",
         "proxy/app.py",
@@ -54,7 +104,7 @@ SECURITY: Final = (
     Mutant(
         "metrics are open to other machines",
         "proxy/configuration/component_configs.py",
-        '        listeners["metrics_listen"] = security.metrics\n',
+        '        others["metrics_listen"] = security.metrics\n',
         "        pass\n",
         ("tests/secure/test_settings_checked.py::test_contradictions",),
     ),

@@ -80,6 +80,15 @@ class PidleaseServer(killable_server.PidleaseServer):
         self.kill()
 
     @override
+    def command(self) -> list[str]:
+        """With named listeners, their addresses are all that count."""
+        command = super().command()
+        if "listeners" in self.settings:
+            at = command.index("--kafka-listen")
+            del command[at : at + 2]
+        return command
+
+    @override
     def stop(self, timeout_s: float = WAIT_S) -> int | None:
         return super().stop(timeout_s)
 

@@ -32,8 +32,12 @@ BY_ID_FROM: Final = 12
 NO_ID: Final = bytes(16)
 _NO_OPERATIONS: Final = INT32.pack(-(2**31))
 _NO_LEADER: Final = INT32.pack(-1)
-#: Versions that changed the encoding of a topic, or of a partition.
-_TOPIC_LAYOUTS: Final = (10, 9, 8, 7, 5, 1, 0)
+#: Stands for a leader without the listener on which the request came.
+NO_LISTENER: Final = -2
+#: From this version on clients know the error of a leader without the listener.
+_LISTENER_NOT_FOUND_FROM: Final = 6
+#: Versions that changed the encoding of a topic, or of a partition, or an error.
+_TOPIC_LAYOUTS: Final = (10, 9, 8, 7, 6, 5, 1, 0)
 _PARTITION_LAYOUTS: Final = (9, 7, 5, 0)
 #: The fewest rows encoded at once.
 _ROWS_MIN: Final = 64
@@ -203,9 +207,18 @@ class MetadataPartitions:
 
 @cache
 def _row(
-    layout: int, leader_epoch: int, *, led: bool, node_id: int = NODE_ID
+    layout: int,
+    leader_epoch: int,
+    *,
+    led: bool,
+    node_id: int = NODE_ID,
+    no_leader: ErrorCode = ErrorCode.leader_not_available,
 ) -> tuple[bytes, bytes]:
-    """Return the bytes before and after the number in a partition's row."""
+    """Return the bytes before and after the number in a partition's row.
+
+    Parameters:
+        no_leader: the error of a partition without a leader.
+    """
     flexible = layout >= FLEXIBLE_FROM
     node = INT32.pack(node_id)
     only = (
@@ -220,7 +233,7 @@ def _row(
         tail.append(write_array(0, flexible=flexible))  # none is offline
     if flexible:
         tail.append(b"\0")
-    code = 0 if led else ErrorCode.leader_not_available.value
+    code = 0 if led else no_leader.value
     return INT16.pack(code), b"".join(tail)
 
 
@@ -239,13 +252,21 @@ def write_led_partitions(layout: int, leaders: Sequence[int], leader_epoch: int)
 
     Parameters:
         layout: the topic's.
-        leaders: the leader of each partition; -1: it has none.
+        leaders: the leader of each partition; -1: it has none; `NO_LISTENER`: clients of the
+            listener cannot connect to it.
         leader_epoch: of all partitions; -1: unknown.
     """
     own = next(each for each in _PARTITION_LAYOUTS if each <= layout)
+    # As in Kafka.
+    not_found = ErrorCode.leader_not_available
+    if layout >= _LISTENER_NOT_FOUND_FROM:
+        not_found = ErrorCode.listener_not_found
     parts: list[bytes] = []
     for number, leader in enumerate(leaders):
-        head, tail = _row(own, leader_epoch, led=leader >= 0, node_id=leader)
+        if leader == NO_LISTENER:
+            head, tail = _row(own, leader_epoch, led=False, node_id=leader, no_leader=not_found)
+        else:
+            head, tail = _row(own, leader_epoch, led=leader >= 0, node_id=leader)
         parts += (head, INT32.pack(number), tail)
     return b"".join(parts)
 

@@ -131,13 +131,14 @@ class MeteredConnection(KafkaConnection):
     Parameters:
         handler: the listener.
         quotas: those in force.
+        listener: the name of the listener that accepted it; empty: there is only one.
 
     Attributes:
         caller: the client, once it is known.
     """
 
-    def __init__(self, handler: Handler, quotas: Quotas) -> None:
-        super().__init__(handler)
+    def __init__(self, handler: Handler, quotas: Quotas, listener: str = "") -> None:
+        super().__init__(handler, listener)
         self._quotas: Final = quotas
         self.caller: Caller | None = None
         self._unmute: asyncio.TimerHandle | None = None

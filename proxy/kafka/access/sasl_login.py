@@ -58,6 +58,10 @@ class LoginConnection(Protocol):
 
     host: str
 
+    @property
+    def wants_login(self) -> bool:
+        """Whether the client must log in by SASL."""
+
     def begin_exchange(self) -> None:
         """Accept only the steps of a login until it is complete."""
 
@@ -96,7 +100,9 @@ class SaslLogin:
         enabled = self._security.config.mechanisms
         code = ErrorCode.none
         before = self._before
-        if mechanism not in enabled:
+        if not self._connection.wants_login:  # as in Kafka, where another listener has logins
+            code, enabled = ErrorCode.illegal_sasl_state, ()
+        elif mechanism not in enabled:
             code = ErrorCode.unsupported_sasl_mechanism
         elif before is not None and before.mechanism != mechanism:
             code = ErrorCode.illegal_sasl_state

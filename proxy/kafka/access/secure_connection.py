@@ -47,13 +47,16 @@ class SecureConnection(MeteredConnection):
     Parameters:
         handler: the listener.
         security: what the listeners share.
+        listener: the name of the listener that accepted it; empty: there is only one.
 
     Attributes:
+        wants_login: whether the client must log in by SASL.
         began: when the connection began, by the monotonic clock.
     """
 
-    def __init__(self, handler: LoginHandler, security: Security) -> None:
-        super().__init__(handler, security.quotas)
+    def __init__(self, handler: LoginHandler, security: Security, listener: str = "") -> None:
+        super().__init__(handler, security.quotas, listener)
+        self.wants_login: Final = security.config.of_kafka(listener).login
         self._listener: Final = handler
         self._security: Final = security
         self.login: Final = SaslLogin(security, self)
@@ -74,11 +77,11 @@ class SecureConnection(MeteredConnection):
     @override
     def connection_made(self, transport: object) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
-        config = self._security.config.kafka
-        if self._transport is None or self._transport.is_closing() or config.login:
+        if self._transport is None or self._transport.is_closing() or self.wants_login:
             return
         principal = ANONYMOUS
-        certificate = self._transport.get_extra_info("peercert") if config.tls else None
+        has_tls = self._security.config.of_kafka(self.listener).tls
+        certificate = self._transport.get_extra_info("peercert") if has_tls else None
         if certificate:
             name = distinguished_name(certificate)
             user = self._security.mapper.user(name)

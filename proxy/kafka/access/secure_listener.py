@@ -1,6 +1,7 @@
 """The Kafka listener with TLS, logins and rights."""
 
 from collections import OrderedDict
+from functools import partial
 from socket import socket
 from typing import Final, cast
 
@@ -62,15 +63,18 @@ class SecureListener(KafkaListener):
             security.authorizer.on_change.append(self._rights_changed)
 
     @override
-    def new_connection(self) -> KafkaConnection:
-        return SecureConnection(self, self._security)
+    def new_connection(self, listener: str = "") -> KafkaConnection:
+        return SecureConnection(self, self._security, listener)
 
     @override
-    async def accept_at(self, listening: socket) -> Acceptor:
+    async def accept_at(self, listening: socket, listener: str = "") -> Acceptor:
+        if not self._security.config.of_kafka(listener).tls:
+            return await super().accept_at(listening, listener)
         certificates = self._security.certificates
-        if not self._security.config.kafka.tls or certificates is None:
-            return await super().accept_at(listening)
-        return TlsAcceptor(listening, self.new_connection, certificates.context)
+        if certificates is None:
+            raise AssertionError("a listener with TLS has certificates")
+        accepted = partial(self.new_connection, listener)
+        return TlsAcceptor(listening, accepted, certificates.context)
 
     @override
     def opened(self, connection: KafkaConnection) -> bool:

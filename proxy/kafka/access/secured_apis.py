@@ -200,7 +200,7 @@ class SecuredApis:
         self._ids: Final = TopicIds(engine)
         #: Topics that clients may see, with the versions of ACLs and topics for which this holds.
         self._lists: dict[Caller, tuple[tuple[object, int], tuple[str, ...] | None]] = {}
-        login, acls = security.config.kafka.login, security.config.acls
+        login, acls = security.config.kafka_login, security.config.acls
         self.versions: Mapping[int, tuple[int, int]] = secured_versions(
             inner.versions, login=login, acls=acls
         )

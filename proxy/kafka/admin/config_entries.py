@@ -252,8 +252,8 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
         ("node.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
         ("broker.id", Kind.INT, str(NODE_ID), str(NODE_ID), "The one broker's id."),
         (
-            "advertised.listeners", Kind.STRING, f"PLAINTEXT://{cluster.host}:{cluster.port}", "",
-            "The address that clients connect to.",
+            "advertised.listeners", Kind.STRING, _advertised(cluster), "",
+            "The addresses that clients connect to.",
         ),
         (
             "auto.create.topics.enable", Kind.BOOLEAN, _boolean(cluster.auto_create),
@@ -284,6 +284,11 @@ def server_settings(config: KafkaListenerConfig) -> dict[str, Setting]:
     )  # fmt: skip
     found = [*of_topics, *(Setting(*row) for row in rows)]
     return {each.name: each._replace(writable=False) for each in found}
+
+
+def _advertised(cluster: ClusterConfig) -> str:
+    addresses = cluster.addresses().items()
+    return ",".join(f"{name or 'PLAINTEXT'}://{host}:{port}" for name, (host, port) in addresses)
 
 
 def _boolean(value: bool) -> str:  # noqa: FBT001 - a value, not a switch

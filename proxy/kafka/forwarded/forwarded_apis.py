@@ -151,7 +151,7 @@ class ForwardedApis:
             look=self._cluster.refresh, brokers=brokers,
         )  # fmt: skip
         self._coordinators = upstream.coordinators
-        self._finding = FindCoordinatorApi(self._coordinators, brokers.own)
+        self._finding = FindCoordinatorApi(self._coordinators, brokers)
         self._joining = SplitRequests(self._cluster, self._coordinators)
         self._fetching = LeaderFetches(self._cluster, config.fetch_bytes_max)
         produce = ProduceApi(engine, config.batch_bytes_max, self._pass)
@@ -173,7 +173,7 @@ class ForwardedApis:
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         """Answer a request other than Produce and ApiVersions."""
         if header.api_key == API_DESCRIBE_CLUSTER:
-            return self._describing.describe_cluster(header, frame)
+            return self._describing.describe_cluster(header, frame, slot.connection.listener)
         if header.api_key == API_METADATA:
             return self._metadata.answer(slot, header, frame)
         if header.api_key == API_INIT_PRODUCER_ID:
@@ -221,7 +221,7 @@ class ForwardedApis:
         if key in LISTED:
             return self._joining.listed(brokers, header, frame)
         if key == API_FIND_COORDINATOR:
-            return self._finding.answer(header, frame)
+            return self._finding.answer(header, frame, slot.connection.listener)
         if key == API_OFFSET_FETCH:
             return self._fetch_offsets(slot, header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)

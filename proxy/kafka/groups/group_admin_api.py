@@ -1,7 +1,7 @@
 """FindCoordinator (10), DescribeGroups (15), ListGroups (16), DeleteGroups (42)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -42,15 +42,18 @@ class GroupAdminApi:
     """Handles the requests of admin clients about groups, and FindCoordinator.
 
     Parameters:
-        at: host and port of this server.
+        addresses: host and port of this server, by the name of a listener.
     """
 
     def __init__(
-        self, coordinator: GroupCoordinator, offsets: OffsetStore, at: tuple[str, int]
+        self,
+        coordinator: GroupCoordinator,
+        offsets: OffsetStore,
+        addresses: Mapping[str, tuple[str, int]],
     ) -> None:
         self._coordinator = coordinator
         self._offsets = offsets
-        self._host, self._port = at
+        self._addresses = addresses
 
     # ------------------------------------------------------------------ FindCoordinator
 
@@ -60,12 +63,12 @@ class GroupAdminApi:
         librdkafka takes a broker without this API for one that is too old for LZ4.
         """
         if len(frame) <= _LARGE_REQUEST_BYTES:
-            return self._found(header, read_request(header, frame))
+            return self._found(header, read_request(header, frame), slot)
         return self._found_slowly(header, frame, slot)
 
-    def _found(self, header: RequestHeader, request: Any) -> bytes:
+    def _found(self, header: RequestHeader, request: Any, slot: Slot) -> bytes:
         response = Response(API_FIND_COORDINATOR, header.version)
-        found = self._find(getattr(request, "key_type", _GROUP_KEY))
+        found = self._find(getattr(request, "key_type", _GROUP_KEY), slot)
         if header.version >= _FIND_MANY_FROM:
             coordinators = tuple(
                 response.part("Coordinator", key=key, **found) for key in request.coordinator_keys
@@ -77,10 +80,10 @@ class GroupAdminApi:
         await slot.turn()
         request = await read_request_slowly(header, frame)
         if header.version < _FIND_MANY_FROM:
-            slot.fill(self._found(header, request))
+            slot.fill(self._found(header, request, slot))
             return
         response, growing = Response(API_FIND_COORDINATOR, header.version), GrowingResponse(slot)
-        found = self._find(request.key_type)
+        found = self._find(request.key_type, slot)
         rows = []
         for key in dict.fromkeys(request.coordinator_keys):
             rows.append(response.row("Coordinator", key=key, **found))
@@ -89,12 +92,13 @@ class GroupAdminApi:
             await growing.grow(len(rows[-1]))
         slot.fill(*response.encode_rows(header.correlation_id, [b"".join(rows)], len(rows)))
 
-    def _find(self, key_type: int) -> dict[str, object]:
+    def _find(self, key_type: int, slot: Slot) -> dict[str, object]:
         if key_type == _GROUP_KEY:
+            host, port = self._addresses[slot.connection.listener]
             return {
                 "node_id": NODE_ID,
-                "host": self._host,
-                "port": self._port,
+                "host": host,
+                "port": port,
                 "error_code": ErrorCode.none,
                 "error_message": None,
             }

@@ -1,7 +1,7 @@
 """Dispatches the requests of consumer groups, and builds their handlers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -34,7 +34,7 @@ class GroupsApi:
     """Consumer groups, and their committed offsets.
 
     Parameters:
-        at: the host and port that clients connect to.
+        addresses: the host and port that clients connect to, by the name of their listener.
         clock_ms: returns the time, in ms since 1970.
 
     Attributes:
@@ -46,14 +46,14 @@ class GroupsApi:
         engine: Engine,
         offsets: OffsetStore,
         limits: GroupLimits,
-        at: tuple[str, int],
+        addresses: Mapping[str, tuple[str, int]],
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.coordinator: Final = GroupCoordinator(offsets, limits, clock_ms)
         self.expiry: Final = Expiry(self.coordinator, offsets, clock_ms)
         membership = MembershipApi(self.coordinator)
         committed = OffsetsApi(engine, self.coordinator, offsets, clock_ms)
-        admin = GroupAdminApi(self.coordinator, offsets, at)
+        admin = GroupAdminApi(self.coordinator, offsets, addresses)
         self.requests: Final[dict[int, Ordered]] = {
             API_OFFSET_COMMIT: committed.offset_commit,
             API_OFFSET_FETCH: committed.offset_fetch,
