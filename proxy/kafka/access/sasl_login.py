@@ -56,8 +56,6 @@ class LoggedIn(NamedTuple):
 class LoginConnection(Protocol):
     """A connection, as its login uses it."""
 
-    host: str
-
     @property
     def wants_login(self) -> bool:
         """Whether the client must log in by SASL."""
@@ -67,6 +65,14 @@ class LoginConnection(Protocol):
 
     def logged_in(self, result: LoggedIn) -> None:
         """Accept all requests from now on."""
+
+    def note_login(self, principal: str, mechanism: str, outcome: str) -> None:
+        """Write a login into the audit log.
+
+        Parameters:
+            principal: `User:NAME`; empty: not known.
+            outcome: `success`, or why the client is refused.
+        """
 
     def hold(self) -> None:
         """Handle no further request until `release`."""
@@ -215,8 +221,7 @@ class SaslLogin:
         self._connection.finish()
 
     def _audit(self, principal: str, outcome: str) -> None:
-        host = self._connection.host
-        self._security.audit.write("login", principal, host, self._mechanism, "kafka", outcome)
+        self._connection.note_login(principal, self._mechanism, outcome)
 
 
 def _accepted(header: RequestHeader, answer: bytes, lifetime_ms: int) -> bytes:

@@ -94,7 +94,12 @@ class SecureConnection(MeteredConnection):
         self.logged_in(LoggedIn(principal, "", _FOREVER))
 
     def _note(self, principal: str, outcome: str) -> None:
-        self._security.audit.write("login", principal, self.host, "TLS", "kafka", outcome)
+        self.note_login(principal, "TLS", outcome)
+
+    def note_login(self, principal: str, mechanism: str, outcome: str) -> None:
+        """Write a login into the audit log, as `sasl_login.LoginConnection` says."""
+        listener = self.listener or "kafka"
+        self._security.audit.write("login", principal, self.host, mechanism, listener, outcome)
 
     def logged_in(self, result: LoggedIn) -> None:
         """Accept all requests from now on."""
