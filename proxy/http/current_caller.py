@@ -32,11 +32,13 @@ class HttpCaller(NamedTuple):
         authorizer: None: all is allowed.
         count_produced: counts bytes for the client's quota; it raises an error if there are too
             many.
+        note: writes a change into the audit log: operation, and resource.
     """
 
     caller: Caller
     authorizer: Authorizer | None
     count_produced: Callable[[int], None]
+    note: Callable[[str, str], None]
 
 
 #: None: all is allowed, and nothing is counted.
@@ -133,3 +135,15 @@ def require_create(topic: str) -> None:
         Right(Operation.CREATE, ResourceKind.TOPIC, topic),
         Right(Operation.CREATE, ResourceKind.CLUSTER),
     )
+
+
+def note_change(operation: str, resource: str) -> None:
+    """Write a change that the client has made into the audit log.
+
+    Parameters:
+        operation: what was done, as in `CREATE_TOPIC`.
+        resource: its kind and name, as in `TOPIC:orders`.
+    """
+    current = CALLER.get()
+    if current is not None:
+        current.note(operation, resource)

@@ -17,7 +17,7 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
-from proxy.http.current_caller import require_lease
+from proxy.http.current_caller import note_change, require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.model_response import model_response
@@ -76,7 +76,7 @@ class LeaseRoutes:
         wanted = LeaseWanted(**request.model_dump())
         ask = None if FORWARDED in raw.headers else self._owners.ask
         service = LeaseService(ready_engine(self._engine), [wanted], ask)
-        return model_response(_answer(await service.lease(wanted)))
+        return model_response(_answer(await _leased(service, wanted)))
 
     async def lease_batch(self, request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
@@ -88,7 +88,7 @@ class LeaseRoutes:
                 await asyncio.sleep(0)
             try:
                 require_lease(each.name, each.topic)
-                answers.append(_answer(await service.lease(each)))
+                answers.append(_answer(await _leased(service, each)))
             except REFUSALS as error:
                 problem, _ = problem_of(error)
                 answers.append(
@@ -101,6 +101,14 @@ class LeaseRoutes:
                     )
                 )
         return LeaseBatchAnswer(leases=answers)
+
+
+async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
+    """Lease a PID; the audit log gets the name, if there is one."""
+    lease = await service.lease(wanted)
+    if lease.name and (wanted.name or wanted.assign_name):
+        note_change("LEASE_NAME", f"TRANSACTIONAL_ID:{lease.name}")
+    return lease
 
 
 def _answer(lease: Lease) -> LeaseAnswer:

@@ -17,6 +17,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic
 from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
 from pidlease.http_api.problems import Problem
 from pidlease.kafka.codec.time_slices import TimeSlices
+from proxy.http.current_caller import note_change
 from proxy.http.errors import ready_engine
 from proxy.http.model_response import model_response
 from proxy.http.openapi import refusals
@@ -104,6 +105,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
     ) -> None:
         """Release a name: its producer is fenced, and the next producer begins anew."""
         await ready_engine(engine).naming.release(name)
+        note_change("RELEASE_NAME", f"TRANSACTIONAL_ID:{name}")
 
     return router
 

@@ -36,7 +36,7 @@ from pidlease.http_api.record_messages import (
 )
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.storage.topics.topic_store import Topic, illegal_name
-from proxy.http.current_caller import count_batch, require_create, require_name
+from proxy.http.current_caller import count_batch, note_change, require_create, require_name
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.prepared_append import PreparedAppend
@@ -325,6 +325,7 @@ class RecordRoutes:
                 raise
             require_create(topic)
             await topics.create_on_use(topic)
+            note_change("CREATE_TOPIC", f"TOPIC:{topic}")
             await find()
 
     async def _topic(self, topic: str) -> Topic:

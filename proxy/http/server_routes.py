@@ -17,9 +17,11 @@ from pidlease.engine.engine import Engine
 from pidlease.engine.shared_cluster import LastServerError, SharedCluster
 from pidlease.http_api.problems import Problem
 from pidlease.http_api.server_messages import Rebalanced, ServerChange, ServerSlots
+from proxy.http.current_caller import note_change
 from proxy.http.errors import ready_engine, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 from proxy.http.owner_requests import OwnerRequests, OwnerUnreachableError
+from proxy.security.acls import CLUSTER_NAME
 
 #: How long a drain waits for the last slot. Slots move in milliseconds.
 _DRAIN_SECONDS: Final = 10.0
@@ -56,7 +58,9 @@ def server_router(engine: Callable[[], Engine | None], owners: OwnerRequests) ->
     @router.post("/rebalance", operation_id="rebalance_servers", responses=refusals(*_SHARED))
     async def rebalance() -> Rebalanced:
         """Divide the slots anew by the partitions that there are now. The fewest slots move."""
-        return Rebalanced(moved=await shared().rebalance())
+        moved = await shared().rebalance()
+        note_change("REBALANCE_SERVERS", f"CLUSTER:{CLUSTER_NAME}")
+        return Rebalanced(moved=moved)
 
     @router.patch(
         "/{node_id}", operation_id="change_server", response_model=ServerSlots,
@@ -82,6 +86,8 @@ def server_router(engine: Callable[[], Engine | None], owners: OwnerRequests) ->
             await current.drain(_DRAIN_SECONDS)
         else:
             await current.undrain()
+        operation = "DRAIN_SERVER" if change.draining else "UNDRAIN_SERVER"
+        note_change(operation, f"SERVER:{node_id}")
         slots = current.view.slots.count(node_id)
         return ServerSlots(
             node_id=node_id, server=member.server, draining=change.draining, slots=slots

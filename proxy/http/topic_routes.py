@@ -37,9 +37,10 @@ from pidlease.storage.topics.topic_settings import (
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.current_caller import may_see, require_create
+from proxy.http.current_caller import may_see, note_change, require_create
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
+from proxy.security.acls import CLUSTER_NAME
 
 #: The longest wait for a partition's offsets; clients wait for a response of all.
 _RANGE_SECONDS: Final = 3.0
@@ -76,8 +77,13 @@ class BoundedChanges:
     def __init__(self) -> None:
         self._waiting = 0
 
-    async def make(self, change: Coroutine[Any, Any, None]) -> None:
+    async def make(
+        self, change: Coroutine[Any, Any, None], operation: str = "", resource: str = ""
+    ) -> None:
         """Make a change.
+
+        Parameters:
+            operation, resource: for the audit log; empty: it is none that a client has requested.
 
         Raises:
             TooManyChangesError: too many changes wait already.
@@ -95,6 +101,8 @@ class BoundedChanges:
             raise NotStoredError(reason_for_clients(error)) from error
         finally:
             self._waiting -= 1
+        if operation:
+            note_change(operation, resource)
 
 
 def topic_router(
@@ -161,7 +169,11 @@ def topic_router(
         """Create a topic, durably. In front of Kafka, Kafka creates it."""
         require_create(request.name)
         current, admin = ready(), ready_topics(topic_admin)
-        await changes.make(admin.create(request.name, request.partitions, request.settings))
+        await changes.make(
+            admin.create(request.name, request.partitions, request.settings),
+            "CREATE_TOPIC",
+            f"TOPIC:{request.name}",
+        )
         return _answer(current, await find_topic(current, request.name))
 
     @router.delete(
@@ -172,7 +184,7 @@ def topic_router(
         """Delete a topic, durably, with its records and the state of its producers."""
         current, admin = ready(), ready_topics(topic_admin)
         await find_topic(current, topic)
-        await changes.make(admin.delete(topic))
+        await changes.make(admin.delete(topic), "DELETE_TOPIC", f"TOPIC:{topic}")
 
     @router.patch(
         "/topics/{topic}/settings", operation_id="change_topic_settings",
@@ -182,7 +194,11 @@ def topic_router(
         """Change some of a topic's own settings, durably and at once."""
         current = ready()
         await find_topic(current, topic)
-        await changes.make(current.change_topic(topic, change_of_own(request.root)))
+        await changes.make(
+            current.change_topic(topic, change_of_own(request.root)),
+            "ALTER_CONFIGS",
+            f"TOPIC:{topic}",
+        )
         return _answer(current, topic_of(current, topic))
 
     @router.get("/topic-defaults", operation_id="get_topic_defaults", responses=refusals())
@@ -197,7 +213,11 @@ def topic_router(
     async def change_defaults(request: SettingsChange) -> SettingsAnswer:
         """Change the settings of all topics, durably and at once."""
         current = ready()
-        await changes.make(current.change_all_topics(change_of_shared(request.root)))
+        await changes.make(
+            current.change_all_topics(change_of_shared(request.root)),
+            "ALTER_CONFIGS",
+            f"CLUSTER:{CLUSTER_NAME}",
+        )
         return _defaults(current)
 
     return router

@@ -74,7 +74,7 @@ async def test_the_client_is_named_where_its_rights_count() -> None:
         "scheme": "http", "server": ("here", 1), "headers": [(b"authorization", b"Basic secret")],
     })  # fmt: skip
     client = Caller("User:alice", "10.0.0.7")
-    token = CALLER.set(HttpCaller(client, None, lambda _: None))
+    token = CALLER.set(HttpCaller(client, None, lambda _: None, lambda *_: None))
     try:
         await owners.send_on(request, TopicPartition("t", 0), b"", ByteBudget(1 << 20))
         await owners.change(request, owner, {"draining": True})

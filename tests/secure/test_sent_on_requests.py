@@ -45,7 +45,8 @@ def _certificate(name: str) -> Any:
 
 def _for(user: str, host: str = "10.0.0.7") -> dict[str, str]:
     """The headers of a request that a server sends on for a user."""
-    token = CALLER.set(HttpCaller(Caller(f"User:{user}", host), None, lambda _: None))
+    caller = HttpCaller(Caller(f"User:{user}", host), None, lambda _: None, lambda *_: None)
+    token = CALLER.set(caller)
     try:
         return sent_on_headers()
     finally:

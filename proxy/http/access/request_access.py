@@ -150,7 +150,9 @@ class Admission:
     @contextmanager
     def acting(self) -> Iterator[None]:
         """Let code that runs meanwhile know the client."""
-        caller = HttpCaller(self.caller, self._authorizer, self.meter.count_produced)
+        caller = HttpCaller(
+            self.caller, self._authorizer, self.meter.count_produced, self._note_change
+        )
         token = CALLER.set(caller)
         user = USER.set(self.user)
         try:
@@ -158,6 +160,9 @@ class Admission:
         finally:
             USER.reset(user)
             CALLER.reset(token)
+
+    def _note_change(self, operation: str, resource: str) -> None:
+        self._security.audit.write("change", *self.caller, operation, resource, "success")
 
     def is_revoked(self) -> bool:
         """Whether the client has lost its login or its rights since; this is audited then."""

@@ -33,7 +33,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
-from proxy.http.current_caller import count_batch, require
+from proxy.http.current_caller import count_batch, note_change, require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.prepared_append import PreparedAppend
@@ -257,6 +257,7 @@ class StreamRoutes:
             await self.catalog.remove_alone(name)
             left_over = None
         stream = left_over or await self.catalog.create(name, settings)
+        note_change("CREATE_TOPIC", f"TOPIC:{name}")
         if STREAM_INITIAL in settings:
             outcome = await self._append(stream, lambda: values, len(body), send, None, held)
             if outcome.status is not Status.APPENDED:
@@ -499,6 +500,7 @@ class StreamRoutes:
     async def _delete(self, _: Request, name: str) -> Response:
         await self.catalog.find(name)
         await self.catalog.remove(name)
+        note_change("DELETE_TOPIC", f"TOPIC:{name}")
         return Response(status_code=204)
 
     # ------------------------------------------------------------------ GET

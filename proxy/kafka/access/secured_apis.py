@@ -6,7 +6,7 @@ others get an error, as in Kafka.
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -41,6 +41,7 @@ from pidlease.kafka.codec.messages import (
 )
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from proxy.kafka.access.acls_api import AclsApi
+from proxy.kafka.access.audited_changes import AUDITED, changes
 from proxy.kafka.access.metered_connection import MeteredSlot
 from proxy.kafka.access.quotas_api import QuotasApi
 from proxy.kafka.access.refused_responses import (
@@ -245,6 +246,24 @@ class SecuredApis:
         Raises:
             MalformedError: the frame is not a valid request, or its API has no rule.
         """
+        if header.api_key in AUDITED:
+            note = partial(self._note_changes, slot, header, frame)
+            return self._rewritten(slot, header, frame, note, self._answer)
+        return self._answer(slot, header, frame)
+
+    def _note_changes(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, answer: bytes
+    ) -> bytes:
+        """Write what a request has changed into the audit log; return its response."""
+        request = read_request(header, frame)
+        response = Request(header.api_key, header.version).decode(bytearray(answer))
+        for operation, resource in changes(header.api_key, request, response):
+            self._security.audit.write(
+                "change", *caller_of(slot.connection), operation, resource, "success"
+            )
+        return answer
+
+    def _answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         rule = RULES.get(header.api_key)
         if rule is None:
             raise MalformedError(f"API {header.api_key} has no rule of rights")
@@ -450,8 +469,14 @@ class SecuredApis:
         header: RequestHeader,
         frame: bytearray,
         rewrite: Any,
+        handle: Callable[[Slot, RequestHeader, bytearray], Answered] | None = None,
     ) -> Answered:
-        answered = self._inner.answer(RewrittenSlot(slot, rewrite), header, frame)
+        """Answer a request; each response goes through a function.
+
+        Parameters:
+            handle: answers it; None: the inner handlers.
+        """
+        answered = (handle or self._inner.answer)(RewrittenSlot(slot, rewrite), header, frame)
         if isinstance(answered, bytes):
             return bytes(rewrite(answered))
 
