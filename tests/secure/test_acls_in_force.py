@@ -264,8 +264,8 @@ async def test_acls_are_managed_by_requests(tmp_path: Path) -> None:
             body = await root.call(31, 3, filters=[literal])
             assert len(body.filter_results[0].matching_acls) == 1
             assert (await alice.produce("t", batch([b"a"]))).code == _REFUSED
-        changes = [each for each in running.audit() if each["event"] == "change"]
-    assert [each["operation"] for each in changes] == ["CREATE_ACL", "CREATE_ACL", "DELETE_ACL"]
+        changes = [each["operation"] for each in running.audit() if each["event"] == "change"]
+    assert changes == ["CREATE_TOPIC", "CREATE_ACL", "CREATE_ACL", "DELETE_ACL"]
 
 
 async def test_users_are_managed_by_requests(tmp_path: Path) -> None:
