@@ -26,12 +26,13 @@ from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.kafka.client.cluster import View
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.errors import (
     UpstreamAwayError,
     UpstreamError,
     UpstreamLostError,
 )
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal
+from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.log.kafka.kafka_log_store import KafkaStore, served
 from pidlease.log.kafka.kafka_shared_journal import SharedKafkaJournal
 from pidlease.log.kafka.kafka_writers import KafkaWriters

@@ -2,7 +2,7 @@
 
 from confluent_kafka.admin import AdminClient
 
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from tests.servers.kafka import KafkaServer
 from tests.servers.waiting import WAIT_S, until
 

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.kafka.client.topic_creation import RefusedChangeError
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.error_codes import TOPIC_ALREADY_EXISTS, TOPIC_AUTHORIZATION_FAILED
 from pidlease.kafka.errors import UpstreamLostError
 from pidlease.log.kafka import kafka_journal
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
 from pidlease.log.kafka.kafka_log_store import KafkaStore
 from pidlease.storage.errors import DataFolderError
 from tests.kafka_backend.served_topic import delete_served_topic, is_served

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from tests.http_api.appending import JSON
 from tests.http_api.lives import ask
 from tests.kafka_backend.served_topic import delete_served_topic

@@ -20,11 +20,12 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamError, UpstreamLostError
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka import kafka_journal
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, KafkaJournal, create_served_topic
+from pidlease.log.kafka.kafka_journal import KafkaJournal, create_served_topic
 from tests.crash.seeds import SOAK, new_random
 from tests.kafka_backend.served_topic import delete_served_topic, is_served
 from tests.servers.kafka import KafkaServer

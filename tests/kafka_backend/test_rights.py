@@ -11,7 +11,7 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, not_started

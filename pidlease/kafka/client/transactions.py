@@ -41,6 +41,9 @@ from pidlease.observability.repeated_lines import LINES
 _PIDS_OF_KAFKA: Final = 1 << 48
 #: The prefix of the transactional ids of all writers; no client may use it.
 WRITERS_PREFIX: Final = "pidlease/"
+#: The topic of the coordinator's rows, which no client may read or write. Where it exists, a server
+#: has served the cluster before.
+SERVED_TOPIC: Final = "__pidlease"
 
 #: The transaction ends at once; if that fails, Kafka aborts it after this time.
 _TRANSACTION: Final = datetime.timedelta(seconds=15)

@@ -40,6 +40,7 @@ from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.client.topic_creation import RefusedChangeError, create_topic
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.error_codes import (
     CONTENT,
@@ -63,8 +64,6 @@ from pidlease.observability.repeated_lines import LINES
 
 Result = TypeVar("Result")
 
-#: The topic. Where it exists, a server has served the cluster before.
-SERVED_TOPIC: Final = "__pidlease"
 #: Of each key, the last record counts. A start reads the topic, which must stay short.
 _CONFIGS: Final = {
     "cleanup.policy": "compact", "segment.ms": "600000", "segment.bytes": "16777216",

@@ -19,8 +19,9 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.topic_creation import RefusedChangeError
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.errors import UpstreamError
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC, create_served_topic
+from pidlease.log.kafka.kafka_journal import create_served_topic
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore

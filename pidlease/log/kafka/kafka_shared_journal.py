@@ -37,11 +37,11 @@ from pidlease.coordination.journal.journal import (
 )
 from pidlease.coordination.journal.put_request import PutRequest
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_journal import (
     BACKOFF,
     SECONDS,
-    SERVED_TOPIC,
     SILENT_LOOKS,
     KafkaJournal,
 )

@@ -46,11 +46,12 @@ from pidlease.kafka.api import (
     API_TXN_OFFSET_COMMIT,
 )
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
+from pidlease.kafka.client.cluster import UpstreamTopic
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, NoCoordinatorError
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.produce_channels import ProduceSend
-from pidlease.kafka.client.transactions import WRITERS_PREFIX
-from pidlease.kafka.codec.messages import Response, is_flexible, read_request
+from pidlease.kafka.client.transactions import SERVED_TOPIC, WRITERS_PREFIX
+from pidlease.kafka.codec.messages import Response, is_flexible, read_request, read_request_slowly
 from pidlease.kafka.codec.primitives import MalformedError, Reader, RequestHeader
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import (
@@ -59,6 +60,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
+from proxy.kafka.access.refused_responses import refused_response
 from proxy.kafka.brokers import Brokers
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.cluster_api import ClusterApi
@@ -105,6 +107,9 @@ _OF_ANY_BROKER: Final = (
     API_CREATE_PARTITIONS,
     API_INCREMENTAL_ALTER_CONFIGS,
 )
+
+#: Requests that name topics, of those that are forwarded unchanged.
+_NAMES_TOPICS: Final = (*_OF_ANY_BROKER, API_ADD_PARTITIONS_TO_TXN)
 
 #: How often a request is sent while the coordinator moves, and the delays in between.
 _COORDINATORS_MAX: Final = 10
@@ -225,9 +230,25 @@ class ForwardedApis:
         if key == API_OFFSET_FETCH:
             return self._fetch_offsets(slot, header, frame)
         forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
+        if key in _NAMES_TOPICS:
+            forwarded = self._unless_own(header, frame, forwarded)
         if key in TOPIC_CHANGES:
             return self._changing.seen(header, frame, forwarded)
         return forwarded
+
+    async def _unless_own(
+        self, header: RequestHeader, frame: bytearray, forwarded: Coroutine[Any, Any, bytes]
+    ) -> bytes:
+        """Refuse a request, as a whole, if it names the coordinator's topic."""
+        try:
+            request = await read_request_slowly(header, frame)
+        except BaseException:
+            forwarded.close()
+            raise
+        if not _names(request, SERVED_TOPIC, self._cluster.view.topics.get(SERVED_TOPIC)):
+            return await forwarded
+        forwarded.close()
+        return refused_response(header, request, ErrorCode.topic_authorization_failed)
 
     # ------------------------------------------------------------------ unchanged requests
 
@@ -289,6 +310,11 @@ class ForwardedApis:
         respond: Callable[[PartitionResponse], None],
     ) -> None:
         """Send Kafka a batch with a producer id of Kafka, or without one."""
+        if partition.topic == SERVED_TOPIC:
+            reason = f"topic {SERVED_TOPIC} is the server's own"
+            code = ErrorCode.topic_authorization_failed.value
+            respond(PartitionResponse(code, message=reason))
+            return
         # The batches of a producer id stay in order. A batch below 51 bytes has no producer id.
         producer = int.from_bytes(data[43:51], "big", signed=True)
         if producer >= OWN_PIDS_FROM:
@@ -302,6 +328,17 @@ class ForwardedApis:
         # Inverted, since key 0 means "no order" to `send`, and Kafka's producer ids begin with 0.
         send = _PassedBatch(partition, data, transactional_id, self._engine.counts, respond)
         self._upstream.send(~producer, send)
+
+
+def _names(request: Any, topic: str, known: UpstreamTopic | None) -> bool:
+    """Whether a request of an API in `_NAMES_TOPICS` names a topic, or has its id."""
+    for field in ("topics", "topic_names", "resources", "v3_and_below_topics"):
+        for each in getattr(request, field, None) or ():
+            name = getattr(each, "name", getattr(each, "resource_name", each))
+            id_ = getattr(each, "topic_id", None)
+            if name == topic or (id_ is not None and known and id_.hex == known.topic_id):
+                return True
+    return False
 
 
 class _PassedBatch(ProduceSend):

@@ -22,6 +22,7 @@ from pidlease.kafka.client.topic_creation import (
     create_topic,
     delete_topic,
 )
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.error_codes import CLUSTER_AUTHORIZATION_FAILED, NO_RIGHT
 from pidlease.kafka.errors import UpstreamError
 from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
@@ -63,6 +64,8 @@ class KafkaTopicAdmin(TopicAdmin):
 
     @override
     async def create(self, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
+        if name == SERVED_TOPIC:
+            raise TopicForbiddenError(f"topic {name} is the server's own")
         count = BY_DEFAULT if partitions is None else partitions
         own = {each: value for each, value in settings.items() if each in STREAM_SETTINGS}
         configs = {each: value for each, value in settings.items() if each not in own}
@@ -87,7 +90,7 @@ class KafkaTopicAdmin(TopicAdmin):
         # For a topic that did not appear, Kafka is not asked again for some seconds: clients repeat
         # their requests, and all requests of a client would wait each time.
         now = time.monotonic()
-        if name in self._engine.awaited or now < self._absent.get(name, 0):
+        if name in self._engine.awaited or now < self._absent.get(name, 0) or name == SERVED_TOPIC:
             return
         with suppress(UpstreamError):
             await self._cluster.look_up([name], create=True)

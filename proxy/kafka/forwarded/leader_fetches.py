@@ -39,7 +39,7 @@ from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
-from proxy.kafka.forwarded.split_requests import missing_partitions
+from proxy.kafka.forwarded.split_requests import leader_for_clients, missing_partitions
 
 #: How long a broker may take beyond the request's maximum wait.
 _LATE_SECONDS: Final = 30.0
@@ -248,7 +248,7 @@ class LeaderFetches:
             for position in positions:
                 if rows and (topic, position.number) in rows:
                     continue
-                leader = self._cluster.view.leader(topic, position.number)
+                leader = leader_for_clients(self._cluster.view, topic, position.number)
                 by_leader.setdefault(leader, []).append((topic, position))
         return by_leader
 

@@ -20,9 +20,10 @@ from pidlease.kafka.api import (
     API_LIST_TRANSACTIONS,
 )
 from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
-from pidlease.kafka.client.cluster import NO_LEADER
+from pidlease.kafka.client.cluster import NO_LEADER, View
 from pidlease.kafka.client.coordinators import GROUP, TRANSACTION, Coordinators
 from pidlease.kafka.client.exchange import read
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.codec.messages import Request, Response, read_request_slowly
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.error_codes import STALE_LEADER
@@ -82,7 +83,7 @@ class SplitRequests:
         by_leader: dict[int, list[tuple[str, Any]]] = {}
         for topic in request.topics:
             for part in _parts(topic):
-                leader = self._cluster.view.leader(topic.name, _number(part))
+                leader = leader_for_clients(self._cluster.view, topic.name, _number(part))
                 by_leader.setdefault(leader, []).append((topic.name, part))
         for name, part in by_leader.pop(NO_LEADER, ()):
             number = _number(part)
@@ -186,9 +187,22 @@ class SplitRequests:
 async def missing_partitions(
     cluster: AllTopicsCluster, requested: Iterable[TopicPartition]
 ) -> Set[TopicPartition]:
-    """Return the partitions that certainly do not exist: ask Kafka for those not seen yet."""
-    unseen = [each for each in requested if not cluster.view.has(*each)]
-    return await cluster.missing(unseen) if unseen else set()
+    """Return the partitions that do not exist for clients: ask Kafka for those not seen yet."""
+    unseen, own = [], set()
+    for each in requested:
+        if each.topic == SERVED_TOPIC:
+            own.add(each)
+        elif not cluster.view.has(*each):
+            unseen.append(each)
+    return await cluster.missing(unseen) | own if unseen else own
+
+
+def leader_for_clients(view: View, topic: str, partition: int) -> int:
+    """Return the leader of a partition; `NO_LEADER`: it has none, or no client may reach it.
+
+    The coordinator's topic has PIDs, users and rights: whoever writes to it may do everything.
+    """
+    return NO_LEADER if topic == SERVED_TOPIC else view.leader(topic, partition)
 
 
 def without_leader_epoch(part: Any) -> Any:

@@ -20,7 +20,7 @@ from pidlease.engine.engine import wall_clock_ms
 from pidlease.engine.shared_cluster import SharedCluster
 from pidlease.kafka.client.kafka_client import Upstream
 from pidlease.kafka.client.settings import UpstreamConfig
-from pidlease.log.kafka.kafka_journal import SERVED_TOPIC
+from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.log.kafka.kafka_shared_journal import RegistrarGoneError, SharedKafkaJournal
 from pidlease.storage.io_pool import IoPool
 from tests.benchmarks.members.stub_members import TOPICS, Network, agree, own_entry
