@@ -7,7 +7,7 @@ before that, its earlier producer must not write under this server.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -63,6 +63,7 @@ class FenceReader:
         except FenceLogError as error:
             raise NamesError(str(error)) from error
         await load()
+        self._keep(list(self._leases.fences))
 
     async def read(self) -> None:
         """Note all grants that were made before this call.
@@ -82,15 +83,18 @@ class FenceReader:
             _log.warning("the fence log was cut; all bindings are read again")
             await self.begin(self._naming.load)
             return
-        until_ms = self._leases.now_ms() + 2 * self._leases.lease_ms + _SKEW_MS
         for number, (name, binding) in enumerate(found):
             self._naming.note_grant(name, binding)
-            self._kept.extend((pid, until_ms) for pid in (binding.pid, binding.former) if pid >= 0)
+            self._keep([pid for pid in (binding.pid, binding.former) if pid >= 0])
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._position = position
         self.read_count += len(found)
         self._sweep()
+
+    def _keep(self, pids: Iterable[int]) -> None:
+        until_ms = self._leases.now_ms() + 2 * self._leases.lease_ms + _SKEW_MS
+        self._kept.extend((pid, until_ms) for pid in pids)
 
     def _sweep(self) -> None:
         """Forget fences that no producer can need any more."""
@@ -98,5 +102,4 @@ class FenceReader:
         while self._kept and self._kept[0][1] < now_ms:
             pid, _ = self._kept.popleft()
             if pid not in self._leases:
-                self._leases.fences.pop(pid, None)
-                self._leases.formers.pop(pid, None)
+                self._leases.unbind(pid)

@@ -97,9 +97,8 @@ class NamedLeases:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._waiting = 0
         self._spare: dict[str, int] = {}
-        #: Names by PID, for bound PIDs with a lease here.
-        self.names: dict[int, str] = {}
-        leases.on_ended.append(self._forget)
+        #: Names by PID.
+        self.names: Final = leases.bound_names
 
     async def load(self) -> None:
         """Restore all fences; call before the first batch is validated.
@@ -315,9 +314,6 @@ class NamedLeases:
                 self._leases.formers[binding.pid] = binding.former
         if binding.former in self._leases or (every and binding.former >= 0):
             fences[binding.former] = FENCED_FOR_EVER
-
-    def _forget(self, pid: int) -> None:
-        self.names.pop(pid, None)
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS

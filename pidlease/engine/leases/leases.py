@@ -102,10 +102,11 @@ class Leases:
         self.read_fences: Callable[[], Awaitable[None]] | None = None
         #: The PID that the name of a PID had before.
         self.formers: dict[int, int] = {}
+        #: The names of PIDs. They are kept as long as fences are: a batch under a PID of a name
+        #: needs the right to the name.
+        self.bound_names: dict[int, str] = {}
         #: Bounds the leases of users; None: there is no bound.
         self.owners: LeaseOwners | None = None
-        #: Called with each PID after its lease has ended.
-        self.on_ended: Final[list[Callable[[int], None]]] = []
         self._table = LeaseTable()
         #: Leases of PIDs from blocks taken up to this time have ended: an unknown PID of them may
         #: have written, even if the clock was set back and its block looks young again.
@@ -284,16 +285,18 @@ class Leases:
             for partition in self._table.pop(pid):
                 partition.forget(pid)
             if not self.keeps_fences:
-                self.fences.pop(pid, None)
-                self.formers.pop(pid, None)
+                self.unbind(pid)
             self.recent.ended(pid, self._names.name(pid), now_ms)
             if self.owners is not None:
                 self.owners.ended(pid)
-            for on_ended in self.on_ended:
-                on_ended(pid)
             self._names.drop(pid)
         self.expired += len(gone)
         return len(gone)
+
+    def unbind(self, pid: int) -> None:
+        """Forget that a PID has, or had, a name."""
+        for each in (self.fences, self.formers, self.bound_names):
+            each.pop(pid, None)
 
     def _stays_until_ms(self, pid: int) -> int | None:
         _, granted_ms, first_ms = self._table.get(pid) or (pid, -1, -1)

@@ -283,9 +283,26 @@ async def test_a_fence_outlives_the_lease_here() -> None:
     leases.expire()
     assert pid not in leases
     assert leases.fences[pid] == 5
+    # It may come back with a partition that is taken over: then its name counts for rights.
+    assert server.engine.naming.names == {pid: "name"}
     server.now_ms += 2 * LEASE_MS + 300_000
     await reader.read()
     assert pid not in leases.fences
+    assert server.engine.naming.names == {}
+
+
+async def test_fences_that_were_read_at_the_start_end_as_well() -> None:
+    server = await started()
+    reader, leases = server.engine.fences, server.engine.leases
+    assert reader is not None
+    pid = make_pid(Policy.STRICT, 70_001)
+    server.engine.naming._bindings.change("name", None, Binding(pid, 9, -1, TIME_MS))
+    await reader.begin(server.engine.naming.load)
+    assert (leases.fences, server.engine.naming.names) == ({pid: 9}, {pid: "name"})
+    server.now_ms += 3 * LEASE_MS + 300_000
+    leases.expire()
+    await reader.read()
+    assert (leases.fences, server.engine.naming.names) == ({}, {})
 
 
 async def test_a_reader_that_was_late_reads_all_bindings() -> None:
