@@ -28,8 +28,8 @@ class CommonFileConflictError(Exception):
 class CommonFiles(Protocol):
     """The files, by their names. The methods block, and run in threads."""
 
-    def seen(self, name: str) -> bytes | None:
-        """Return a file as it was a second ago, or later; None: there is none. Costs little.
+    def version(self, name: str) -> object:
+        """Return a value that is another one after each change, a second later at most.
 
         Raises:
             CommonFilesError: it cannot be read.

@@ -116,8 +116,13 @@ def require_name(name: str | None) -> None:
     Raises:
         NotAuthorizedError: it may not.
     """
-    if name is not None:
-        require(name_right(name))
+    current = CALLER.get()
+    if name is None or current is None or current.authorizer is None:
+        return
+    if not current.authorizer.permits(current.caller, name_right(name)):
+        raise NotAuthorizedError(
+            "its PID is that of a name to which the client has no right to write"
+        )
 
 
 def name_right(name: str) -> Right:

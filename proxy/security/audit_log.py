@@ -17,6 +17,8 @@ import structlog
 
 #: How long lines that are the same but for their time are only counted.
 REPEAT_SECONDS: Final = 10.0
+#: The outcome of a request without a right.
+DENIED: Final = "denied"
 #: Lines that wait for the thread. More are counted as lost.
 _QUEUE_MAX: Final = 10_000
 #: Different lines with counts of their repeats.
@@ -86,7 +88,7 @@ class AuditLog:
         """
         if event == "login":
             self.logins[resource, operation, "success" if outcome == "success" else "refused"] += 1
-        elif event == "refused":
+        elif event == "refused" and outcome == DENIED:
             self.denied[operation,] += 1
         if self._thread is None:
             return
@@ -127,7 +129,7 @@ class AuditLog:
                 lines.append(self._queue.get())
             text = "".join(each for each in lines if each is not None)
             if text:
-                self._append(text, len(lines))
+                self._append(text, len(lines) - lines.count(None))
             if None in lines:
                 return
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from proxy.security.acls import CLUSTER_NAME, Acl, AclIndex, Operation, ResourceKind
-from proxy.security.audit_log import AuditLog
+from proxy.security.audit_log import DENIED, AuditLog
 
 #: Cached decisions; when there are more, all are dropped.
 _DECISIONS_MAX: Final = 100_000
@@ -95,7 +95,7 @@ class Authorizer:
         right = alternatives[0]
         self._audit.write(
             "refused", caller.principal, caller.host, right.operation.name,
-            f"{right.kind.name}:{right.name or '*'}", "denied",
+            f"{right.kind.name}:{right.name or '*'}", DENIED,
         )  # fmt: skip
         return False
 

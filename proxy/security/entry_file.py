@@ -5,14 +5,25 @@ file's beginning. The lines of a kind that people do not write have a checksum e
 """
 
 import json
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pidlease.storage.checked_lines import decode_line, encode_line
-from pidlease.storage.files import Files, Lock, make_durable_folder, read_file, write_aside
+from pidlease.storage.files import (
+    Files,
+    Lock,
+    LockedError,
+    make_durable_folder,
+    read_file,
+    write_aside,
+)
 
 _FILE_BYTES_MAX: Final = 32 << 20
+#: How long another process's change is waited for: it may wait for a coordinator.
+_LOCK_SECONDS: Final = 30.0
+_LOCK_POLL_SECONDS: Final = 0.02
 
 
 class EntryFileError(Exception):
@@ -85,14 +96,29 @@ class EntryFile(Generic[_EntryT]):
         return entries
 
     def lock(self) -> Lock:
-        """Keep other processes from changing the file.
+        """Keep other processes from changing the file; wait for one that does.
 
         Raises:
-            LockedError: another process is changing it now.
+            LockedError: another process is changing it for long.
             OSError: the lock cannot be taken.
         """
         make_durable_folder(self.files, self.path.parent)
-        return self.files.lock(self._lock_path, f"a change of the {self.kind.plural}")
+        latest = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                return self.files.lock(self._lock_path, f"a change of the {self.kind.plural}")
+            except LockedError:
+                if time.monotonic() > latest:
+                    raise
+            time.sleep(_LOCK_POLL_SECONDS)
+
+    def version(self) -> object:
+        """Return a value that changes when the file does; None: there is no file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
     def content(self) -> bytes | None:
         """Return the file; None: there is none.
@@ -111,30 +137,37 @@ class EntryFile(Generic[_EntryT]):
         return content
 
     def replace(self, content: bytes) -> None:
-        """Replace the file durably, under its lock.
+        """Replace the file durably, under its lock. Its mode stays.
 
         Raises:
             OSError: it may have been replaced or not.
         """
+        mode = self.path.stat().st_mode if self.files.exists(self.path) else None
         write_aside(self.files, self.path, [content])
+        if mode is not None:
+            self.path.chmod(mode)
 
-    def parse(self, content: bytes) -> frozenset[_EntryT]:
+    def parse(self, content: bytes, where: object = None) -> frozenset[_EntryT]:
         """Return the entries of a file.
+
+        Parameters:
+            where: the content is, for errors; None: in the file.
 
         Raises:
             EntryFileError: a line is no valid entry, or there are too many.
         """
         entries: dict[Hashable, _EntryT] = {}
+        where = where or self.path
         for number, line in enumerate(content.split(b"\n"), 1):
             if not line.strip() or line.startswith(b"#"):
                 continue
             try:
                 entry = self.kind.read(self._object(line))
             except (ValueError, RecursionError) as error:
-                raise EntryFileError(f"{self.path}, line {number}: {error}") from None
+                raise EntryFileError(f"{where}, line {number}: {error}") from None
             if entries.setdefault(self.kind.key(entry), entry) != entry:
                 raise EntryFileError(
-                    f"{self.path}, line {number}: there are two lines of the same one; keep one"
+                    f"{where}, line {number}: there are two lines of the same one; keep one"
                 )
         self._check_count(len(entries))
         return frozenset(entries.values())

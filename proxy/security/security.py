@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from pidlease.coordination.common_files import CommonFiles, CommonFilesError
+from pidlease.coordination.common_files import CommonFiles, CommonFileTooLongError
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.files import Files
 from proxy.security.acls import ACL_FILE, Acl
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 #: How often the files are looked at.
 _WATCH_SECONDS: Final = 1.0
+#: How often a start asks for the coordinator's users, ACLs and quotas, if it does not answer.
+_SHARE_ATTEMPTS: Final = 30
 ANONYMOUS: Final = "User:ANONYMOUS"
 _USER_PREFIX: Final = "User:"
 
@@ -98,8 +100,9 @@ class Security:
         self._quotas: Final = EntryFile(files, folder, QUOTA_FILE)
         #: The files that other servers have as well, by their paths; none: they are this one's own.
         self._common: dict[Path, CommonFile[Any]] = {}
-        #: Those of them that could not be made the same.
-        self._apart: set[Path] = set()
+        #: While a file and the coordinator's are made the same, or a request changes them.
+        self._syncing: Final = asyncio.Lock()
+        #: While entries are put in force.
         self._changing: Final = asyncio.Lock()
         self._marks: dict[Path, object] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -155,8 +158,9 @@ class Security:
             EntryFileError: the file is broken now, or there would be too many.
             OSError: the credentials may have been changed or not.
         """
-        async with self._changing:
+        async with self._syncing:
             found = await self._change(self._users, lambda known: changed(known, upserted, deleted))
+        async with self._changing:
             self._use(by_user(found))
 
     async def change_acls(self, alter: Callable[[frozenset[Acl]], Iterable[Acl]]) -> None:
@@ -166,8 +170,9 @@ class Security:
             EntryFileError: the file is broken now, or there would be too many.
             OSError: the ACLs may have been changed or not.
         """
-        async with self._changing:
+        async with self._syncing:
             found = await self._change(self._acls, alter)
+        async with self._changing:
             if self.authorizer is not None:
                 self.authorizer.replace(found)
 
@@ -178,8 +183,9 @@ class Security:
             EntryFileError: the file is broken now, or there would be too many.
             OSError: the quotas may have been changed or not.
         """
-        async with self._changing:
+        async with self._syncing:
             found = await self._change(self._quotas, lambda quotas: alter(rules_of(quotas)))
+        async with self._changing:
             self.quotas.replace(rules_of(found))
 
     async def _change(
@@ -193,39 +199,42 @@ class Security:
     # ------------------------------------------------------------------ what servers have in common
 
     async def share(self, files: CommonFiles) -> None:
-        """Have users, ACLs and quotas in common with all servers of a coordinator from now on."""
+        """Have users, ACLs and quotas in common with all servers of a coordinator from now on.
+
+        While the coordinator does not answer, this waits, but not for ever: then the files of the
+        last time count.
+        """
         shared: list[EntryFile[Any]] = [self._users, self._quotas]
         if self.authorizer is not None and self.kafka_acls is None:
             shared.append(self._acls)
-        async with self._changing:
-            self._common = {each.path: CommonFile(each, files) for each in shared}
-            for path in self._common:
-                await self._sync(path)
+        self._common = {each.path: CommonFile(each, files) for each in shared}
+        for _ in range(_SHARE_ATTEMPTS):
+            if not await self._sync_changed():
+                break
+            await asyncio.sleep(_WATCH_SECONDS)
         await self.reload()
 
-    async def _sync(self, path: Path) -> None:
-        try:
-            await asyncio.to_thread(self._common[path].sync)
-        except (EntryFileError, OSError) as error:
-            LINES.write(_log, "error", "a file is not the same as on the other servers",
-                        kind_of(error), file=str(path), error=str(error))  # fmt: skip
-            self._apart.add(path)
-        else:
-            self._apart.discard(path)
+    async def _sync_changed(self) -> bool:
+        """Make those files the same that have changed, here or at the coordinator.
 
-    async def _sync_changed(self) -> None:
-        """Make those files the same that have changed, here or at the coordinator."""
-        async with self._changing:
-            marks = await asyncio.to_thread(self._present_marks)
-            for path, common in self._common.items():
-                try:
-                    changed_there = await asyncio.to_thread(common.is_changed)
-                except CommonFilesError as error:
-                    LINES.write(_log, "warning", "the files of all servers cannot be read",
-                                kind_of(error), error=str(error))  # fmt: skip
-                    continue
-                if changed_there or path in self._apart or marks[path] != self._marks.get(path):
-                    await self._sync(path)
+        Returns:
+            Whether a file must be tried again.
+        """
+        again = False
+        for path, common in self._common.items():
+            try:
+                async with self._syncing:
+                    if await asyncio.to_thread(common.needs_sync):
+                        await asyncio.to_thread(common.sync)
+            except (EntryFileError, CommonFileTooLongError) as error:
+                _log.error("a file is not the same as on the other servers", file=str(path),
+                           error=str(error))  # fmt: skip
+            except OSError as error:
+                again = True
+                what = "a file may not be the same as on the other servers"
+                LINES.write(_log, "warning", what, (path.name, kind_of(error)),
+                            file=str(path), error=str(error))  # fmt: skip
+        return again
 
     # ------------------------------------------------------------------ changes of files
 
@@ -262,9 +271,10 @@ class Security:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
+            await self.reload(everything=False)
             if self._common:
                 await self._sync_changed()
-            await self.reload(everything=False)
+                await self.reload(everything=False)
 
     def _present_marks(self) -> dict[Path, object]:
         """Return what changes when a file is changed. Blocks."""

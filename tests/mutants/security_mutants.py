@@ -213,8 +213,10 @@ SECURITY: Final = (
     Mutant(
         "a server's own file becomes the common one, whatever the others have",
         _COMMON,
-        "        if same is None:\n",
-        "        if same is not None and not same:\n",
+        "        if mine is not None and same is None and mine != theirs:\n"
+        "            self._put_aside(mine)\n        return theirs\n",
+        "        if mine is not None and same is None and mine != theirs:\n"
+        "            return mine\n        return theirs\n",
         (f"{_IN_COMMON}::test_a_server_with_a_file_of_its_own",),
     ),
     Mutant(
@@ -241,18 +243,47 @@ SECURITY: Final = (
     Mutant(
         "a broken file is passed on",
         _COMMON,
-        "        changed = self._file.parse(mine)\n"
-        "        if theirs == same:\n            return mine\n",
-        "        if theirs == same:\n            return mine\n"
-        "        changed = self._file.parse(mine)\n",
+        "            changed = self._parse_own(mine)\n"
+        "            return mine if theirs == same else ",
+        "            changed = frozenset() if theirs == same else self._parse_own(mine)\n"
+        "            return mine if theirs == same else ",
         (f"{_IN_COMMON}::test_a_broken_file_is_passed_on_by_nobody",),
     ),
     Mutant(
         "a broken file of the coordinator is accepted",
         _COMMON,
-        "        entries = self._file.parse(theirs)\n        if mine is None",
-        "        entries: frozenset[_EntryT] = frozenset()\n        if mine is None",
+        "            if not is_edited:\n                raise\n",
+        "",
         (f"{_IN_COMMON}::test_a_broken_file_is_passed_on_by_nobody",),
+    ),
+    Mutant(
+        "what was being taken at a crash counts as an operator's change",
+        _COMMON,
+        "        if mine is not None and mine == self._read(self._taking):\n            same = mine\n",
+        "",
+        (f"{_IN_COMMON}::test_a_crash_while_the_coordinator_s_file_is_taken",),
+    ),
+    Mutant(
+        "an edit between two reads is lost",
+        _COMMON,
+        "        if self._file.content() != mine:\n            return False\n",
+        "",
+        (f"{_IN_COMMON}::test_an_edit_while_the_file_is_made_the_same_is_not_lost",),
+    ),
+    Mutant(
+        "a lost answer makes a change twice",
+        _COMMON,
+        " or self._common.read(self._name) == content:",
+        ":",
+        (f"{_IN_COMMON}::test_the_outcome_of_a_lost_answer_is_found_out",),
+    ),
+    Mutant(
+        "a name is forgotten with the lease of its PID at this server",
+        "pidlease/engine/leases/leases.py",
+        "            if not self.keeps_fences:\n                self.unbind(pid)\n",
+        "            self.bound_names.pop(pid, None)\n            if not self.keeps_fences:\n"
+        "                self.unbind(pid)\n",
+        ("tests/unit/engine/test_partition_moves.py::test_a_fence_outlives_the_lease_here",),
     ),
     Mutant(
         "a change by a request overlooks what other servers have changed",

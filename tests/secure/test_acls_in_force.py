@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.produce_api import _RepeatedProduce
 from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
@@ -22,6 +24,7 @@ from tests.secure.secured import LOGIN, Secured, allow, secured, write_acls
 _ACLS = SecurityConfig(kafka=LOGIN, acls=True)
 _OP, _T, _G, _C = Operation, ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
 _REFUSED = 29
+_NOTHING = "nothing was changed; the server's log says why"
 _WRITE = allow("alice", _OP.WRITE, _T, "t")
 _READ = allow("alice", _OP.READ, _T, "t")
 
@@ -266,6 +269,24 @@ async def test_acls_are_managed_by_requests(tmp_path: Path) -> None:
             assert (await alice.produce("t", batch([b"a"]))).code == _REFUSED
         changes = [each["operation"] for each in running.audit() if each["event"] == "change"]
     assert changes == ["CREATE_TOPIC", "CREATE_ACL", "CREATE_ACL", "DELETE_ACL"]
+
+
+async def test_a_change_that_was_not_made_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.security.entry_file._LOCK_SECONDS", 0.1)
+    async with secured(tmp_path, _ACLS) as running, await running.login("root") as root:
+        path = running.folder / "security" / "acls"
+        path.write_text("nonsense\n")
+        (broken,) = (await root.call(30, 3, creations=[_acl("t")])).results
+        assert (broken.error_code, broken.error_message) == (-1, _NOTHING)
+        path.write_text("")
+        lock = running.security._acls.lock()
+        (locked,) = (await root.call(30, 3, creations=[_acl("t")])).results
+        assert (locked.error_code, locked.error_message) == (-1, _NOTHING)
+        lock.release()
+        (made,) = (await root.call(30, 3, creations=[_acl("t")])).results
+        assert made.error_code == 0
 
 
 async def test_users_are_managed_by_requests(tmp_path: Path) -> None:

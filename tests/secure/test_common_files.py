@@ -1,8 +1,11 @@
 """Users, ACLs and quotas that servers have in common: two data directories, and a coordinator."""
 
+import asyncio
+import shutil
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -17,8 +20,11 @@ from proxy.security.common_file import CommonFile
 from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.quota_rules import QUOTA_FILE, REQUESTS, Entity, Quota
 from proxy.security.scram_credentials import SHA_256, USER_FILE, Credential, changed
+from proxy.security.security import Security
+from proxy.security.security_config import SecurityConfig
+from tests.client.harness import until
 from tests.crash.seeds import new_random
-from tests.secure.secured import allow
+from tests.secure.secured import LOGIN, allow, write_acls
 from tests.unit.coordination.memory_journal import MemoryJournal
 
 _A, _B, _C, _D = (allow(each, Operation.READ, ResourceKind.TOPIC, "t") for each in "abcd")
@@ -47,7 +53,7 @@ class _Server:
     @property
     def needs_sync(self) -> bool:
         self.journal.refresh()
-        return self.common.is_changed()
+        return self.common.needs_sync()
 
 
 @pytest.fixture
@@ -65,9 +71,12 @@ def test_what_one_changes_the_other_has(pair: tuple[_Server, _Server]) -> None:
     two.edit(_B, _C)
     assert two.sync() == {_B, _C}
     assert one.needs_sync
-    assert not two.needs_sync
-    assert one.sync() == {_B, _C}
+    assert one.sync() == two.sync() == {_B, _C}
+    assert one.sync() == two.sync() == {_B, _C}
     assert not one.needs_sync
+    assert not two.needs_sync
+    one.edit(_B, _C)
+    assert one.needs_sync
     assert one.common.change(lambda acls: acls | {_D}) == {_B, _C, _D}
     assert one.file.read() == two.sync() == {_B, _C, _D}
     puts = one.journal.puts + two.journal.puts
@@ -115,6 +124,7 @@ def test_a_server_with_a_file_of_its_own(pair: tuple[_Server, _Server]) -> None:
     ]
     kept = two.file.path.with_name("acls.before-common")
     assert two.file.parse(kept.read_bytes()) == {_B}
+    assert kept.stat().st_mode & 0o077 == 0
     assert two.sync() == one.sync() == {_A}
     two.edit(_B)  # from now on it is a change like any other
     assert two.sync() == one.sync() == {_B}
@@ -166,7 +176,7 @@ def test_a_broken_file_is_passed_on_by_nobody(pair: tuple[_Server, _Server]) -> 
     two.sync()
     good = two.file.path.read_bytes()
     two.file.path.write_text("nonsense\n")
-    with pytest.raises(EntryFileError, match="line 1"):
+    with pytest.raises(EntryFileError, match=r"line 1: .* remove it to have theirs"):
         two.sync()
     with pytest.raises(EntryFileError, match="line 1"):
         two.common.change(lambda acls: acls)
@@ -179,9 +189,12 @@ def test_a_broken_file_is_passed_on_by_nobody(pair: tuple[_Server, _Server]) -> 
             two.sync()
         assert two.file.read() == {_A}
     two.journal.put([Row("file", "acls", _stored(b"nonsense\n"))])
-    with pytest.raises(EntryFileError, match="line 1"):
+    with pytest.raises(EntryFileError, match="the acls of all servers, line 1"):
         two.sync()
     assert two.file.read() == {_A}
+    assert not two.needs_sync, "nothing is tried again until a file changes"
+    two.edit(_B)  # as an operator repairs it
+    assert two.sync() == one.sync() == {_B}
 
 
 def _stored(content: bytes) -> dict[str, Any]:
@@ -227,15 +240,131 @@ def test_while_the_coordinator_is_away_the_files_stay(pair: tuple[_Server, _Serv
 
 
 def test_another_process_that_changes_the_file_is_waited_for(
-    pair: tuple[_Server, _Server],
+    pair: tuple[_Server, _Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = pair
     one.edit(_A)
     lock = one.file.lock()
-    with pytest.raises(LockedError):
+    other = Thread(target=one.sync)
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    lock.release()
+    other.join()
+    assert one.journal.rows
+    lock = one.file.lock()
+    monkeypatch.setattr("proxy.security.entry_file._LOCK_SECONDS", 0.1)
+    with pytest.raises(LockedError, match="a change of the ACLs"):
         one.sync()
     lock.release()
-    assert one.sync() == {_A}
+
+
+def test_the_outcome_of_a_lost_answer_is_found_out(pair: tuple[_Server, _Server]) -> None:
+    """The put is repeated below, and conflicts with itself: the change was made all the same."""
+    one, two = pair
+    one.edit(_A, _B)
+    one.sync()
+    two.sync()
+    removed: list[frozenset[Acl]] = []
+
+    def without(acls: frozenset[Acl]) -> frozenset[Acl]:
+        removed.append(acls & {_A})
+        return acls - {_A}
+
+    def already() -> None:
+        content = two.file.render([_B], b"")
+        JournalFiles(one.journal).replace("acls", content, JournalFiles(one.journal).read("acls"))
+
+    two.journal.meanwhile = already
+    assert two.common.change(without) == {_B}
+    assert removed == [{_A}], "it is asked once, so it knows what it has removed"
+
+
+def test_an_edit_while_the_file_is_made_the_same_is_not_lost(
+    pair: tuple[_Server, _Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    one.edit(_A, _B)
+    one.sync()
+    read = two.common._common.read
+
+    def slow(name: str) -> bytes | None:
+        monkeypatch.undo()
+        found = read(name)
+        two.file.replace(two.file.render([_A, _C], b""))  # an editor takes no lock
+        return found
+
+    monkeypatch.setattr(two.common._common, "read", slow)
+    assert two.sync() == {_A, _B, _C}
+    assert one.sync() == {_A, _B, _C}
+
+
+@pytest.mark.parametrize("point", range(1, 9))
+def test_a_crash_while_the_coordinator_s_file_is_taken(
+    pair: tuple[_Server, _Server], monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    """What was taken counts as no edit, whatever of it is there: so nothing comes back."""
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    one.edit(_A, _B)
+    one.sync()
+    left = [point]
+
+    class Crash(BaseException):
+        pass
+
+    def dying(call: Any) -> Any:
+        def done(*given: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Crash
+            return call(*given, **named)
+
+        return done
+
+    for name in ("rename", "remove", "fsync_folder"):
+        monkeypatch.setattr(two.file.files, name, dying(getattr(two.file.files, name)))
+    try:
+        two.sync()
+        crashed = False
+    except Crash:
+        crashed = True
+    monkeypatch.undo()
+    one.edit(_A)  # B is revoked before the other server starts again
+    one.sync()
+    two.start()
+    assert two.sync() == one.sync() == {_A}
+    assert not list(two.file.path.parent.glob("*.before-common*"))
+    assert crashed or point > 5
+
+
+def test_a_file_that_is_kept_aside_is_never_replaced(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    for acl in (_B, _C):
+        two.edit(acl)
+        shutil.rmtree(two.file.path.parent / "common", ignore_errors=True)
+        assert two.sync() == {_A}
+    kept = sorted(two.file.path.parent.glob("acls.before-common*"))
+    assert [two.file.parse(each.read_bytes()) for each in kept] == [{_B}, {_C}]
+
+
+def test_the_mode_of_a_file_stays(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one.edit(_A)
+    one.sync()
+    two.sync()
+    two.file.path.chmod(0o600)
+    one.edit(_B)
+    one.sync()
+    two.sync()
+    assert two.file.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
@@ -314,3 +443,66 @@ def test_random_histories(tmp_path: Path) -> None:
     for each in (*servers, *servers):
         each.sync()
     assert [each.file.read() for each in servers] == [wanted | {_D}] * 3
+
+
+class _Away(JournalFiles):
+    """A coordinator that can be away, as ZooKeeper: then nothing is known of a file."""
+
+    away = False
+
+    def version(self, name: str) -> object:
+        if self.away:
+            raise CommonFilesError("it is away")
+        return super().version(name)
+
+
+async def _shared(folder: Path, rows: MemoryJournal) -> tuple[Security, _Away]:
+    config = SecurityConfig(kafka=LOGIN, acls=True, super_users=("User:root",))
+    security = Security(config, RealFiles(), folder / "security")
+    files = _Away(MemoryJournal(rows))
+    await security.start()
+    await security.share(files)
+    return security, files
+
+
+async def test_an_edit_while_the_coordinator_is_away_is_passed_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
+    rows = MemoryJournal()
+    write_acls(tmp_path / "one", _A)
+    one, there = await _shared(tmp_path / "one", rows)
+    two, _ = await _shared(tmp_path / "two", rows)
+    assert one.authorizer is not None
+    assert two.authorizer is not None
+    assert two.authorizer.acls == {_A}
+    there.away = True
+    write_acls(tmp_path / "one", _B)
+    await until(lambda: one.authorizer.acls == {_B})  # type: ignore[union-attr]
+    assert two.authorizer.acls == {_A}
+    there.away = False
+    await until(lambda: _seen_by(two) == {_B})
+    for each in (one, two):
+        await each.close()
+
+
+def _seen_by(security: Security) -> frozenset[Acl]:
+    """The ACLs in force, after a read of the rows: a shared journal reads them by itself."""
+    files: Any = security._common[security._acls.path]._common
+    files._journal.refresh()
+    assert security.authorizer is not None
+    return security.authorizer.acls
+
+
+async def test_processes_that_share_a_folder_begin_with_the_same(tmp_path: Path) -> None:
+    """As the workers of a machine: one waits for the other one's lock."""
+    rows = MemoryJournal()
+    write_acls(tmp_path / "other", _A)
+    other, _ = await _shared(tmp_path / "other", rows)
+    await other.change_acls(lambda _: [_B])
+    write_acls(tmp_path / "workers", _A)
+    both = await asyncio.gather(*(_shared(tmp_path / "workers", rows) for _ in range(2)))
+    for security, _ in both:
+        assert _seen_by(security) == {_B}
+        await security.close()
+    await other.close()

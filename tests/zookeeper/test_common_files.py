@@ -16,15 +16,18 @@ pytestmark = [needs_zookeeper, pytest.mark.timeout(900)]
 
 def test_what_one_replaces_another_finds(connect: Connect) -> None:
     one, two = (ZooKeeperFiles(connect(), "one") for _ in range(2))
-    assert one.read("users") is one.seen("users") is None
+    assert one.read("users") is one.version("users") is None
     assert one.all() == {}
     one.replace("users", b"a\n", None)
-    assert two.read("users") == two.seen("users") == b"a\n"
+    assert two.read("users") == b"a\n"
+    version = one.version("users")
+    assert version == two.version("users") is not None
     with pytest.raises(CommonFileConflictError):
         two.replace("users", b"b\n", None)
     with pytest.raises(CommonFileConflictError):
         two.replace("users", b"b\n", b"c\n")
     two.replace("users", b"b\n", b"a\n")
+    assert one.version("users") == two.version("users") != version
     two.replace("acls", bytes(100_000), None)
     assert one.all() == {"users": b"b\n", "acls": bytes(100_000)}
     assert ZooKeeperFiles(connect(), "two").all() == {}

@@ -29,10 +29,10 @@ class JournalFiles(CommonFiles):
         self._journal: Final = journal
 
     @override
-    def seen(self, name: str) -> bytes | None:
-        # Servers that share a cluster read the journal all the time, and another server alone
-        # writes it.
-        return _content(name, self._journal.get(_KIND, name))
+    def version(self, name: str) -> object:
+        # Servers that share a cluster read the journal all the time, and a server that serves alone
+        # puts all rows itself.
+        return self._journal.get(_KIND, name)
 
     @override
     def read(self, name: str) -> bytes | None:
@@ -40,7 +40,7 @@ class JournalFiles(CommonFiles):
             self._journal.refresh()
         except JournalError as error:
             raise CommonFilesError(str(error)) from error
-        return self.seen(name)
+        return _content(name, self._journal.get(_KIND, name))
 
     @override
     def replace(self, name: str, content: bytes, expected: bytes | None) -> None:

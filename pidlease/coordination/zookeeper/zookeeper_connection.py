@@ -312,6 +312,11 @@ class ZooKeeper:
             raise NoNodeError(path)
         return int(found[1].cversion)
 
+    def changed_by(self, path: str) -> int | None:
+        """Return the number of a node's last change; None: it does not exist. Raises as `call`."""
+        (found,) = self._read(lambda client: [client.exists_async(path)])
+        return None if found is None else int(found.mzxid)
+
     def node(self, path: str) -> tuple[bytes, ZnodeStat] | None:
         """Return a node's content and state, if it exists. Blocks; raises as `call`."""
         return self.nodes([path])[0]

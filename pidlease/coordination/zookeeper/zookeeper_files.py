@@ -31,8 +31,11 @@ class ZooKeeperFiles(CommonFiles):
         self._root: Final = zookeeper.path(f"files/{cluster}")
 
     @override
-    def seen(self, name: str) -> bytes | None:
-        return self.read(name)
+    def version(self, name: str) -> object:
+        try:
+            return self._zookeeper.changed_by(self._path(name))
+        except (ZooKeeperError, KazooException) as error:
+            raise self._error(error) from error
 
     @override
     def read(self, name: str) -> bytes | None:

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import API_CREATE_ACLS, API_DELETE_ACLS, API_DESCRIBE_ACLS
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
+from proxy.kafka.access.failed_changes import reason_of
 from proxy.security.acls import (
     ANY_NAME,
     FILTER_ANY,
@@ -28,8 +29,6 @@ from proxy.security.acls import (
 from proxy.security.authorizer import Caller
 from proxy.security.entry_file import EntryFileError
 from proxy.security.security import Security
-
-NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
 
 #: An error code and its message.
 Outcome = tuple[ErrorCode, str | None]
@@ -211,7 +210,7 @@ class AclsApi:
             await self._security.change_acls(alter)
         except (OSError, EntryFileError) as error:
             _log.error("a change of the ACLs was not stored", error=str(error))
-            return ErrorCode.unknown_server_error, NOT_STORED
+            return ErrorCode.unknown_server_error, reason_of(error)
         return DONE
 
     def _audit(self, caller: Caller, operation: str, acl: Acl, outcome: Outcome) -> None:

@@ -13,12 +13,12 @@ from typing_extensions import override
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from proxy.kafka.access.acls_api import (
     DONE,
-    NOT_STORED,
     AclFilter,
     AclsApi,
     Outcome,
     RemovedAcls,
 )
+from proxy.kafka.access.failed_changes import NOT_STORED
 from proxy.security.acls import Acl
 from proxy.security.kafka_acls import KafkaAcls, acl_in
 from proxy.security.security import Security

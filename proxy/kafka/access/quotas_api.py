@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import API_ALTER_CLIENT_QUOTAS, API_DESCRIBE_CLIENT_QUOTAS
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
+from proxy.kafka.access.failed_changes import reason_of
 from proxy.security.authorizer import Caller
 from proxy.security.entry_file import EntryFileError
 from proxy.security.quota_rules import (
@@ -34,7 +35,6 @@ _DEFAULT: Final = 1
 _ANY: Final = 2
 #: Kafka's quotas of addresses: there are none here.
 _IP: Final = "ip"
-_NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
 
 _log = structlog.get_logger(__name__)
 
@@ -122,7 +122,7 @@ class QuotasApi:
             await self._security.change_quotas(lambda rules: _altered(rules, changed))
         except (OSError, EntryFileError) as error:
             _log.error("a change of the quotas was not stored", error=str(error))
-            return ErrorCode.unknown_server_error, _NOT_STORED
+            return ErrorCode.unknown_server_error, reason_of(error)
         return None
 
     def _audit(self, caller: Caller, entity: Entity, changes: _Changes, *, failed: bool) -> None:

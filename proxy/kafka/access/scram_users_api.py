@@ -16,6 +16,7 @@ from pidlease.kafka.api import (
 )
 from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.codec.primitives import RequestHeader
+from proxy.kafka.access.failed_changes import reason_of
 from proxy.security.authorizer import Caller
 from proxy.security.entry_file import EntryFileError
 from proxy.security.scram_credentials import (
@@ -27,7 +28,6 @@ from proxy.security.scram_credentials import (
 from proxy.security.security import Security, principal_of
 
 _NUMBERS: Final = {name: number for number, name in MECHANISMS.items()}
-_NOT_STORED: Final = "the change may have been stored or not; the server's log says why"
 
 _log = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ class ScramUsersApi:
                 await self._security.change_users(upserted, deleted)
             except (OSError, EntryFileError) as error:
                 _log.error("a change of users was not stored", error=str(error))
-                errors |= dict.fromkeys(good, (ErrorCode.unknown_server_error, _NOT_STORED))
+                errors |= dict.fromkeys(good, (ErrorCode.unknown_server_error, reason_of(error)))
         self._audit(caller, errors, {each.user for each in upserted})
         response = Response(API_ALTER_USER_SCRAM_CREDENTIALS, header.version)
         rows = tuple(

@@ -22,7 +22,7 @@ from proxy.security.certificate_names import distinguished_name
 from proxy.security.security import ANONYMOUS, Security, principal_of
 
 _FOREVER: Final = float("inf")
-#: Topics that a connection notes; the authorizer's cache has more.
+#: Topics and ids that a connection notes; the authorizer's cache has more.
 _NOTED_MAX: Final = 1000
 _ALLOWED: Final = {
     LoginState.START: (API_API_VERSIONS, API_SASL_HANDSHAKE),
@@ -97,7 +97,7 @@ class SecureConnection(MeteredConnection):
         self.note_login(principal, "TLS", outcome)
 
     def note_login(self, principal: str, mechanism: str, outcome: str) -> None:
-        """Write a login into the audit log, as `sasl_login.LoginConnection` says."""
+        """Write a login, or a refused one, into the audit log."""
         listener = self.listener or "kafka"
         self._security.audit.write("login", principal, self.host, mechanism, listener, outcome)
 
