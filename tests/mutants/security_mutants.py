@@ -236,8 +236,8 @@ SECURITY: Final = (
     Mutant(
         "a missing file empties those of all servers",
         _COMMON,
-        "        if mine is None or mine in {same, theirs}:\n",
-        '        mine = mine or b""\n        if mine in {same, theirs}:\n',
+        "        is_edited = mine is not None and ",
+        '        mine = mine or b""\n        is_edited = mine is not None and ',
         (f"{_IN_COMMON}::test_a_file_that_is_missing_is_restored",),
     ),
     Mutant(
@@ -257,9 +257,24 @@ SECURITY: Final = (
         (f"{_IN_COMMON}::test_a_broken_file_is_passed_on_by_nobody",),
     ),
     Mutant(
+        "a transactional client writes to the coordinator's topic",
+        "proxy/kafka/forwarded/forwarded_apis.py",
+        "        if partition.topic == SERVED_TOPIC:\n",
+        "        if not partition.topic:\n",
+        ("tests/kafka_backend/test_own_topic.py",),
+    ),
+    Mutant(
+        "a client reads the coordinator's topic",
+        "proxy/kafka/forwarded/split_requests.py",
+        "    return NO_LEADER if topic == SERVED_TOPIC else view.leader(topic, partition)\n",
+        "    return view.leader(topic, partition)\n",
+        ("tests/kafka_backend/test_own_topic.py",),
+    ),
+    Mutant(
         "what was being taken at a crash counts as an operator's change",
         _COMMON,
-        "        if mine is not None and mine == self._read(self._taking):\n            same = mine\n",
+        "        if mine is not None and mine == self._read(self._taking):\n"
+        "            same = mine\n",
         "",
         (f"{_IN_COMMON}::test_a_crash_while_the_coordinator_s_file_is_taken",),
     ),
