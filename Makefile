@@ -76,10 +76,10 @@ bench: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
-# The full counts of what `make test` runs a part of; about two hours.
+# The full counts of what `make test` runs a part of; some five hours on two cores.
 soak: TESTS_IN_PARALLEL = 2
 soak: $(VENV)/.dev
-	PIDLEASE_SOAK=1 $(PYTEST) --timeout 7200
+	TESTS_SOAK=1 $(PYTEST) --timeout 7200
 
 # docs/reference/compatibility.md anew, from a run of other people's clients and tools.
 compatibility: $(VENV)/.dev

@@ -56,7 +56,7 @@ class CommonFile(Generic[_EntryT]):
         #: Both files, when they were last the same.
         self._same: Final = folder / self._name
         #: What this server's file is being replaced by.
-        self._taking: Final = folder / f"{self._name}.taking"
+        self._incoming: Final = folder / f"{self._name}.incoming"
         #: The versions of both files for which the last `sync` was enough.
         self._done: object = None
 
@@ -94,7 +94,7 @@ class CommonFile(Generic[_EntryT]):
                 before = self._sync()
                 entries = frozenset(alter(self._file.parse(before or b"")))
                 content = self._file.render(entries, before or b"")
-                # A conflict may be this call's own attempt, whose outcome was unknown.
+                # A conflict may come from an attempt of this call with an unknown outcome.
                 if self._replace(content, before) or self._common.read(self._name) == content:
                     # If an operator has just changed the file, the next `sync` makes both changes.
                     self._take(content, before)
@@ -133,7 +133,7 @@ class CommonFile(Generic[_EntryT]):
             theirs: the coordinator's.
         """
         same = self._read(self._same)
-        if mine is not None and mine == self._read(self._taking):
+        if mine is not None and mine == self._read(self._incoming):
             same = mine
         if theirs is None:
             if mine is not None:
@@ -203,12 +203,12 @@ class CommonFile(Generic[_EntryT]):
         if self._file.content() != mine:
             return False
         if mine != content:
-            self._write(self._taking, content)
+            self._write(self._incoming, content)
             self._file.replace(content)
         if self._read(self._same) != content:
             self._write(self._same, content)
-        if files.exists(self._taking):
-            files.remove(self._taking)
+        if files.exists(self._incoming):
+            files.remove(self._incoming)
         return True
 
     def _put_aside(self, mine: bytes) -> None:

@@ -1,6 +1,6 @@
 """examples/resume_file_load.py over kill -9 of itself and of the server: each line once, in order.
 
-PIDLEASE_SOAK=1 runs it with 50 seeds.
+TESTS_SOAK=1 runs it with 50 seeds.
 """
 
 import subprocess

@@ -39,7 +39,7 @@ from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [
     needs_kafka, pytest.mark.kafka, pytest.mark.timeout(7200),
-    pytest.mark.skipif(not SOAK, reason="takes minutes; run it with PIDLEASE_SOAK=1"),
+    pytest.mark.skipif(not SOAK, reason="takes minutes; run it with TESTS_SOAK=1"),
 ]  # fmt: skip
 
 _TAKEN: Final = "pidlease_partitions_taken_over_total"

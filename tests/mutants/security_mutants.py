@@ -273,7 +273,7 @@ SECURITY: Final = (
     Mutant(
         "what was being taken at a crash counts as an operator's change",
         _COMMON,
-        "        if mine is not None and mine == self._read(self._taking):\n"
+        "        if mine is not None and mine == self._read(self._incoming):\n"
         "            same = mine\n",
         "",
         (f"{_IN_COMMON}::test_a_crash_while_the_coordinator_s_file_is_taken",),

@@ -1,16 +1,16 @@
 """How many examples the property tests run, and that a failure says how to replay it.
 
-`PIDLEASE_SOAK=1` runs twenty times as many. A failing example is printed step by step, shrunk,
+`TESTS_SOAK=1` runs twenty times as many. A failing example is printed step by step, shrunk,
 with the `@reproduce_failure` line that replays it; nothing is derandomized, so every run looks
 elsewhere, and `--hypothesis-seed=N` (printed with a failure) replays a whole run.
 """
 
-import os
 from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-SOAK: Final = os.environ.get("PIDLEASE_SOAK", "") not in ("", "0")
+from tests.crash.seeds import SOAK
+
 SCALE: Final = 20 if SOAK else 1
 PROFILE: Final = "pidlease"
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.crash.seeds import SOAK
 from tests.property.both import Both, assert_state
 from tests.property.oracle import KAFKA_NUMBERS, POLICY_NAMES, PolicyName, Sent
-from tests.property.profile import SOAK
 
 #: Steps of a history; one more in a soak.
 DEEPER = 1 if SOAK else 0

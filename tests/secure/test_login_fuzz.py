@@ -15,8 +15,8 @@ from proxy.security.certificate_names import PrincipalMapper, distinguished_name
 from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
 from proxy.security.scram_exchange import LoginRefusedError, ScramExchange
 from proxy.security.security_config import SecurityConfig
+from tests.crash.seeds import SOAK
 from tests.kafka_listener.messages import encode_request
-from tests.property.profile import SOAK
 from tests.secure.secured import LOGIN, SASL_AUTHENTICATE, SASL_HANDSHAKE, allow, secured
 from tests.servers.waiting import WAIT_S
 

@@ -14,14 +14,14 @@ import pytest
 import structlog
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
+from tests.crash.seeds import SOAK
 from tests.sim.broken import BROKEN_CODE, BROKEN_FILES, Break
 from tests.sim.scenarios import count_short_steps, run_seed, run_step, short_setup
 from tests.sim.world import Setup, Violation
 
-SOAK = os.environ.get("PIDLEASE_SOAK") == "1"
 #: Seconds for each of the tests that go on for a time; about 40 in all.
 SECONDS = 8.0 * (20 if SOAK else 1)
-FIRST_SEED = int(os.environ.get("PIDLEASE_SEED", "1"))
+FIRST_SEED = int(os.environ.get("TESTS_SEED", "1"))
 
 pytestmark = pytest.mark.timeout(60 + 30 * SECONDS)
 

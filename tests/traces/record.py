@@ -13,7 +13,7 @@ from tests.traces.tracer import Calls, modules_of
 #: Traces of each kind. Background work only adds calls, so the shortest trace has none.
 RUNS: Final = 8
 _RECORD: Final = Path(__file__).with_name("record")
-_WRITE: Final = "PIDLEASE_WRITE_TRACES"
+_WRITE: Final = "TESTS_WRITE_TRACES"
 
 
 def check(name: str, traces: Sequence[Calls], *, side_by_side: bool = False) -> None:

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.spark.audit import Audit, audit, summary
+from tests.crash.seeds import SOAK
 from tests.golden import HISTORIES
 from tests.golden.appends import APPENDS
-from tests.property.profile import SCALE, SOAK
+from tests.property.profile import SCALE
 from tests.spark.audit.histories import (
     POLICIES,
     SCHEMA,

@@ -38,7 +38,7 @@ EVERYBODY = (
     Origin(producer_id="a"),
     Origin(),
 )
-SEED = int(os.environ.get("PIDLEASE_SEED", Random().randrange(2**32)))
+SEED = int(os.environ.get("TESTS_SEED", Random().randrange(2**32)))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def test_producers_of_sends_are_those_of_the_replay(logs: Logs) -> None:
-    print(f"PIDLEASE_SEED={SEED}")
+    print(f"TESTS_SEED={SEED}")
     fill(logs, history(Random(SEED), 200))
     names = ProducerNames()
     expected = []
@@ -131,7 +131,7 @@ def test_producers_of_sends_are_those_of_the_replay(logs: Logs) -> None:
 
 
 def test_each_send_knows_the_one_before_of_its_producer_in_its_part(logs: Logs) -> None:
-    print(f"PIDLEASE_SEED={SEED}")
+    print(f"TESTS_SEED={SEED}")
     fill(logs, history(Random(SEED), 100))
     whole = part_of(logs)
     for part in (whole, *LogDirectory(str(logs.path)).split(whole)):
@@ -198,7 +198,7 @@ def test_damage_is_a_row_and_the_rest_is_read(logs: Logs) -> None:
     fill(logs, history(Random(SEED), 150))
     whole = rows_of(part_of(logs))
     random = Random(SEED)
-    print(f"PIDLEASE_SEED={SEED}")
+    print(f"TESTS_SEED={SEED}")
     for _ in range(20):
         hit = random.choice(whole)
         path = logs.path / "logs" / "t-0" / hit["segment"]

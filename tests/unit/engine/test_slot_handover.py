@@ -38,7 +38,7 @@ def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_follower, "_WORTH_OFFSETS", 1)
 
 
-@pytest.mark.skipif(not SOAK, reason="many histories; run them with PIDLEASE_SOAK=1")
+@pytest.mark.skipif(not SOAK, reason="many histories; run them with TESTS_SOAK=1")
 @pytest.mark.parametrize("number", range(RUNS if SOAK else 1))
 async def test_exactly_once_while_a_slot_changes_hands(number: int) -> None:
     random = new_random(f"handover-{number}")
