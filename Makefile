@@ -15,6 +15,8 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest \
   -n $(TESTS_IN_PARALLEL) --dist loadgroup
 
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+# By itself: it wants other versions of what the project needs, too.
+AUDIT := build/pip-audit
 MERMAID := build/mermaid/package/dist/mermaid.min.js
 
 .PHONY: demo demo-kafka demo-spark test test-fast check docs reference bench mutants soak compatibility dist helm ursula lock clean
@@ -51,7 +53,7 @@ test-fast: $(VENV)/.dev
 	@echo "Run: $(FAST)"
 	@echo "Left out: $(SLOW), and all else that make test runs"
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev $(AUDIT)/.done
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,6 +61,7 @@ check: $(VENV)/.dev
 	$(MKDOCS) build
 	$(BIN)/codespell
 	$(BIN)/proselint check --config .proselintrc.json README.md CONTRIBUTING.md SECURITY.md docs
+	$(BIN)/python -m deploy.package advisories --program $(AUDIT)/bin/pip-audit
 
 # The documentation as a site, in build/site. With npm, its diagrams need no other host.
 docs: $(VENV)/.dev $(if $(shell command -v npm),$(MERMAID))
@@ -108,7 +111,17 @@ lock: $(VENV)/.dev
 	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
 	    --extra $$extra -o requirements/$$extra.txt pyproject.toml; \
 	done
+	echo pip-audit > build/audit.in
+	$(BIN)/pip-compile -q --strip-extras --generate-hashes --upgrade --no-annotate \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header \
+	  -o requirements/audit.txt build/audit.in
 	$(BIN)/python -m deploy.package requirements
+
+$(AUDIT)/.done: $(VENV)/bin/python requirements/audit.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip --disable-pip-version-check -q install --no-deps --require-hashes \
+	  -r requirements/audit.txt
+	@touch $@
 
 $(MERMAID):
 	mkdir -p build/mermaid

@@ -194,11 +194,12 @@ class _Side:
         topic += f"-{start}" if start else ""
         self.producer = LoadProcess(
             comparison.load,
-            server.bootstrap,
+            servers.bootstrap(contender),
             topic if client == "librdkafka" else f"{topic}-{client}",
             client=client,
             leases=server.http_url if isinstance(server, PidleaseServer) else "",
             marked=contender.kind == "in front" and client == "LeasedProducer",
+            security=servers.client_settings(contender),
         )
 
     def begin_round(self) -> None:

@@ -87,10 +87,12 @@ class LoadProcess:
         client: str = "librdkafka",
         leases: str = "",
         marked: bool = False,
+        security: Mapping[str, str] | None = None,
     ) -> None:
         """`leases` is where the client asks for them, if it does.
 
         `marked`: the first record has a marker before it, which takes an offset.
+        `security`: settings of librdkafka.
         """
         self._marks = int(marked)
         self._where = f"{topic} at {bootstrap}"
@@ -99,6 +101,7 @@ class LoadProcess:
         start = {
             **dataclasses.asdict(load),
             "bootstrap": bootstrap, "topic": topic, "client": client, "leases": leases,
+            "security": dict(security or {}),
         }  # fmt: skip
         self._child = subprocess.Popen(
             [*_command(client, paced=bool(load.per_second)), json.dumps(start)],

@@ -27,12 +27,14 @@ class Sender:
 
     def __init__(self, start: dict[str, Any]) -> None:
         self._topic: str = start["topic"]
-        self._bootstrap: str = start["bootstrap"]
+        self._connect: dict[str, Any] = {
+            "bootstrap.servers": start["bootstrap"], **start["security"],
+        }  # fmt: skip
         self._failures: list[str] = []
         self._payloads = [os.urandom(start["record_bytes"]) for _ in range(POOL_RECORDS)]
         self._producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._connect,
                 "enable.idempotence": True,
                 **self._reports(),
                 "log_level": 3,  # a fresh Kafka makes it warn a few times before it is ready
@@ -81,7 +83,7 @@ class Sender:
         # The poll that is under way at the log's end when a burst is over holds up the next one,
         # as far as it has not ended while the other side had its turn: by 500 ms, by default.
         wait = {"fetch.wait.max.ms": 10}
-        return Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench", **wait})
+        return Consumer({**self._connect, "group.id": "bench", **wait})
 
     def _send(self, count: int) -> int:
         """As little Python for each record as possible; returns how many were not answered."""
@@ -98,7 +100,7 @@ class Sender:
         return self._producer.flush(FLUSH_TIMEOUT_S)
 
     def _stored(self) -> int:
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bench"})
+        consumer = Consumer({**self._connect, "group.id": "bench"})
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=30)
         finally:

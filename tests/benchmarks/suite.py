@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.benchmarks.comparison import P99_MS, Comparison
-from tests.benchmarks.contenders import Contender, Fsync
+from tests.benchmarks.contenders import Contender, Fsync, Secured
 from tests.benchmarks.load import Load
 
 # librdkafka's defaults but for idempotence, as most users run it. Records of 1 KB.
@@ -32,6 +32,10 @@ _OURS_BATCH = Contender("pidlease", Fsync.BATCH)
 _OURS_UNJUDGED = Contender("pidlease", Fsync.NEVER, judging=False)
 _OURS_SCRAPED = Contender("pidlease", Fsync.NEVER, scraped=True)
 _OURS_UNMEASURED = Contender("pidlease", Fsync.NEVER, measured=False)
+_OURS_LOGINS = Contender("pidlease", Fsync.NEVER, secured=Secured.LOGINS)
+_OURS_ACLS = Contender("pidlease", Fsync.NEVER, secured=Secured.ACLS)
+_OURS_TLS = Contender("pidlease", Fsync.NEVER, secured=Secured.TLS)
+_KAFKA_TLS = Contender("kafka", Fsync.NEVER, secured=Secured.TLS)
 _OUR_CLIENT = Contender("pidlease", Fsync.NEVER, client="LeasedProducer")
 _AIOKAFKA = Contender("pidlease", Fsync.NEVER, client="aiokafka")
 _KAFKA = Contender("kafka", Fsync.NEVER)
@@ -93,6 +97,10 @@ SUITE = (
         rounds_factor=3,
         starts=5,
     ),
+    Comparison(
+        "acls-single", _OURS_ACLS, _OURS_LOGINS, _SINGLE, "records/s", 0.97, rounds_factor=2
+    ),
+    Comparison("tls-1k", _OURS_TLS, _KAFKA_TLS, _BULK, "MB/s", 1.0),
     Comparison("client-1k", _OUR_CLIENT, _AIOKAFKA, _PYTHON_1K, "MB/s", 1.0),
     Comparison("client-100b", _OUR_CLIENT, _AIOKAFKA, _PYTHON_100, "records/s", 1.0),
     Comparison("produce-1k-fsync", _OURS_BATCH, _KAFKA_BATCH, _BULK, "MB/s", 0.9),
