@@ -29,6 +29,8 @@ def main(folder: Path, master: str, source: str, destination: str, leases: str, 
             "spark.speculation.multiplier": "1.1",
             "spark.speculation.minTaskRuntime": "1s",
             "spark.executor.memory": "512m",
+            # In small pieces, so that the sink has most rows before an attempt waits at their end.
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
         },
     )
     marks = folder / "marks"
