@@ -38,7 +38,10 @@ def main() -> int:
 
 def _summary(audited: Audited) -> str:
     if not audited.known:
-        return "the advisory service does not answer; vulnerabilities were not looked for\n"
+        reason = f" ({audited.reason})" if audited.reason else ""
+        return (
+            f"the advisory service does not answer{reason}; vulnerabilities were not looked for\n"
+        )
     text = f"{audited.known} locked packages without a published vulnerability"
     return text + (f"; unknown: {audited.unknown}\n" if audited.unknown else "\n")
 

@@ -10,13 +10,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from deploy.package.locked_requirements import locked_packages
+
 _SECONDS: Final = 300
 #: The longest wait for one answer of the service.
 _ANSWER_SECONDS: Final = 15
+#: The exit code of a program that was called wrongly.
+_USAGE: Final = 2
 
 
 class AdvisoryError(Exception):
-    """Packages have published vulnerabilities; the message names them."""
+    """Packages have published vulnerabilities, or it is unknown; the message says why."""
 
 
 class Audited(NamedTuple):
@@ -25,10 +29,12 @@ class Audited(NamedTuple):
     Attributes:
         known: how many of them the service knows.
         unknown: how many it did not answer about; all of them where it cannot be reached.
+        reason: the last line of pip-audit's errors, if it has written no result.
     """
 
     known: int
     unknown: int
+    reason: str = ""
 
 
 def audit(program: Path, requirements: Path) -> Audited:
@@ -39,7 +45,7 @@ def audit(program: Path, requirements: Path) -> Audited:
         requirements: the file, with hashes.
 
     Raises:
-        AdvisoryError: there are some.
+        AdvisoryError: there are some, or pip-audit does not understand how it was called.
     """
     done = subprocess.run(  # noqa: S603 - the Makefile's own program
         [
@@ -48,11 +54,14 @@ def audit(program: Path, requirements: Path) -> Audited:
         ],
         capture_output=True, text=True, timeout=_SECONDS, check=False,
     )  # fmt: skip
-    packages = sum(line[0] not in " #\n" for line in requirements.read_text().splitlines() if line)
+    reason = "".join(done.stderr.splitlines()[-1:])
+    if done.returncode == _USAGE:
+        raise AdvisoryError(f"{program}: {reason}")
+    packages = len(locked_packages(requirements.read_text()))
     try:
         found: Sequence[Mapping[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError):
-        return Audited(0, packages)  # it has ended with an error of the connection
+        return Audited(0, packages, reason)  # it has ended with an error of the connection
     vulnerable = [
         f"{each['name']} {each['version']}: {', '.join(one['id'] for one in each['vulns'])}"
         for each in found

@@ -60,3 +60,16 @@ def test_a_vulnerability_fails_the_check(tmp_path: Path) -> None:
             cwd=_ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
+
+
+def test_a_program_that_was_called_wrongly_is_an_error(tmp_path: Path) -> None:
+    """Else a newer version with other options would find nothing for ever."""
+    program = tmp_path / "pip-audit"
+    program.write_text(
+        "#!/bin/sh\necho usage >&2\necho 'error: unrecognized arguments' >&2\nexit 2\n"
+    )
+    program.chmod(0o700)
+    locked = tmp_path / "dev.txt"
+    locked.write_text(_LOCKED)
+    with pytest.raises(AdvisoryError, match="unrecognized arguments"):
+        audit(program, locked)
