@@ -325,8 +325,8 @@ class RecordRoutes:
                 raise
             require_create(topic)
             await topics.create_on_use(topic)
-            note_change("CREATE_TOPIC", f"TOPIC:{topic}")
             await find()
+            note_change("CREATE_TOPIC", f"TOPIC:{topic}")
 
     async def _topic(self, topic: str) -> Topic:
         return await find_topic(self.service().engine, topic)
