@@ -63,7 +63,7 @@ class FenceReader:
         except FenceLogError as error:
             raise NamesError(str(error)) from error
         await load()
-        self._keep(list(self._leases.fences))
+        self._keep(self._leases.fences)
 
     async def read(self) -> None:
         """Note all grants that were made before this call.

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 from proxy.security.acls import Operation, ResourceKind
-from proxy.security.authorizer import Authorizer, Caller, Right
+from proxy.security.authorizer import NO_RIGHT_TO_NAME, Authorizer, Caller, Right
 
 
 class NotAuthorizedError(Exception):
@@ -120,9 +120,7 @@ def require_name(name: str | None) -> None:
     if name is None or current is None or current.authorizer is None:
         return
     if not current.authorizer.permits(current.caller, name_right(name)):
-        raise NotAuthorizedError(
-            "its PID is that of a name to which the client has no right to write"
-        )
+        raise NotAuthorizedError(NO_RIGHT_TO_NAME)
 
 
 def name_right(name: str) -> Right:

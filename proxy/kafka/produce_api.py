@@ -43,6 +43,7 @@ from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.errors import CODES
 from proxy.kafka.identified_batches import IdentifiedBatches
 from proxy.kafka.listener_counts import ListenerCounts
+from proxy.security.authorizer import NO_RIGHT_TO_NAME
 
 _TRANSACTIONAL_ID_BYTES_MAX: Final = 2**15 - 1
 #: Producer ids below this are Kafka's own: a leased PID has its policy above bit 48 (`core.pid`).
@@ -253,9 +254,8 @@ _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
 #: The policies of the PIDs that this listener accepts.
 _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
 _NO_RIGHT: Final = "the client has no right to write there"
-_NO_RIGHT_TO_NAME: Final = PartitionResponse(
-    ErrorCode.transactional_id_authorization_failed.value,
-    message="its PID is that of a name to which the client has no right to write",
+_NAME_REFUSED: Final = PartitionResponse(
+    ErrorCode.transactional_id_authorization_failed.value, message=NO_RIGHT_TO_NAME
 )
 #: The error of a duplicate with an unknown offset; clients treat it as a success.
 _FORGOTTEN = ErrorCode.duplicate_sequence_number
@@ -425,7 +425,7 @@ class ProduceApi:
             return True
         if self.guard is not None and not self.may_send(self.guard, reply.connection, header):
             self._refused(reply, part, intact=True)
-            reply.put(index, _NO_RIGHT_TO_NAME)
+            reply.put(index, _NAME_REFUSED)
             return True
         pending = _RequestBatch(header, data, reply, index, log_start)
         if takes(header):

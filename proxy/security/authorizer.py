@@ -10,6 +10,8 @@ from proxy.security.audit_log import DENIED, AuditLog
 _DECISIONS_MAX: Final = 100_000
 #: Transactional ids and names of producers that begin so are the server's own.
 OWN_PREFIX: Final = "pidlease/"
+#: The refusal of a batch. It does not show the name: readers of the log must not learn it by a PID.
+NO_RIGHT_TO_NAME: Final = "its PID is that of a name to which the client has no right to write"
 
 
 class Caller(NamedTuple):

@@ -114,11 +114,7 @@ class EntryFile(Generic[_EntryT]):
 
     def version(self) -> object:
         """Return a value that changes when the file does; None: there is no file."""
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return file_version(self.path)
 
     def content(self) -> bytes | None:
         """Return the file; None: there is none.
@@ -205,6 +201,15 @@ class EntryFile(Generic[_EntryT]):
             raise EntryFileError(
                 f"{self.path}: at most {self.kind.most} {self.kind.plural} are kept"
             )
+
+
+def file_version(path: Path) -> object:
+    """Return a value that changes when a file does; None: there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _comments(content: bytes) -> list[bytes]:

@@ -21,7 +21,7 @@ from proxy.security.audit_log import AuditLog
 from proxy.security.authorizer import Authorizer
 from proxy.security.certificate_names import PrincipalMapper
 from proxy.security.common_file import CommonFile
-from proxy.security.entry_file import EntryFile, EntryFileError
+from proxy.security.entry_file import EntryFile, EntryFileError, file_version
 from proxy.security.password_check import PasswordCheck
 from proxy.security.quota_rules import QUOTA_FILE, Quota, Rules, rules_of
 from proxy.security.quotas import Quotas
@@ -281,7 +281,7 @@ class Security:
         paths = [self._users.path, self._acls.path, self._quotas.path]
         if self.certificates is not None:
             paths += self.certificates.paths
-        return {path: _mark(path) for path in paths}
+        return {path: file_version(path) for path in paths}
 
     def _kafka_acls(self) -> "KafkaAcls | None":
         if self.authorizer is None or not self.config.acls_of_kafka:
@@ -298,11 +298,3 @@ class Security:
         if removed:
             for each in self.on_users_removed:
                 each(removed)
-
-
-def _mark(path: Path) -> object:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
