@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import ssl
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +26,7 @@ from tests.clients.judge import check_exactly_once
 from tests.clients.login import Login
 from tests.secure.secured import PASSWORDS, write_acls, write_users
 from tests.secure.secured_process import TlsServer
-from tests.secure.tokens import AUDIENCE, ISSUER, Issuer
+from tests.secure.tokens import AUDIENCE, ISSUER, Issuer, serving_keys
 from tests.servers.authority import Authority, Certificate, needs_openssl
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
@@ -78,32 +76,6 @@ class _Running:
 
 
 @contextmanager
-def _keys(issuer: Issuer) -> Iterator[str]:
-    """The URL of the issuer's keys."""
-
-    class Keys(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = issuer.jwks()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            """Not to the console."""
-
-    server = ThreadingHTTPServer((LOOPBACK, 0), Keys)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://{LOOPBACK}:{server.server_port}/keys"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@contextmanager
 def _secure_kafka(folder: Path, authority: Authority) -> Iterator[tuple[KafkaServer, str]]:
     """A Kafka with a listener that wants TLS and a password, and that listener's address."""
     own = authority.issue("broker", f"IP:{LOOPBACK}")
@@ -150,7 +122,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Running]:
     token_file.write_text(issuer.token())
     own = authority.issue("server", f"IP:{LOOPBACK}")
     with ExitStack() as stack:
-        keys = stack.enter_context(_keys(issuer))
+        keys = stack.enter_context(serving_keys(issuer))
         _, upstream = stack.enter_context(_secure_kafka(folder, authority))
         server = _server(folder, authority, own, {
             "log": "kafka", "upstream": upstream, "upstream_tls": "true",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.security.acls import Operation, ResourceKind
 from tests.secure.secured import allow, write_acls
-from tests.secure.secured_process import Running, TlsServer
+from tests.secure.secured_process import Running, TlsServer, running
 
 #: What the listeners are for: the own network, users with a password, and partners' machines with
 #: a certificate.
@@ -74,12 +74,5 @@ class Listening(Running):
 @contextmanager
 def listening(folder: Path, *topics: str) -> Iterator[Listening]:
     """Start a server with some topics; it is killed at the end of the block."""
-    made = Listening(folder)
-    try:
-        made.server.start()
-        with made.http("root") as root:
-            for topic in topics:
-                assert root.post("/v1/topics", json={"name": topic}).status_code == 201
+    with running(Listening(folder), *topics) as made:
         yield made
-    finally:
-        made.server.kill9()

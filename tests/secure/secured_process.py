@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 from aiokafka.helpers import create_ssl_context
@@ -103,12 +103,12 @@ class Running:
         }  # fmt: skip
 
 
+_RunningT = TypeVar("_RunningT", bound=Running)
+
+
 @contextmanager
-def started(
-    folder: Path, *topics: str, settings: Mapping[str, str] | None = None
-) -> Iterator[Running]:
+def running(made: _RunningT, *topics: str) -> Iterator[_RunningT]:
     """Start a server with some topics; it is killed at the end of the block."""
-    made = Running(folder, settings)
     try:
         made.server.start()
         with made.http("root") as root:
@@ -117,3 +117,12 @@ def started(
         yield made
     finally:
         made.server.kill9()
+
+
+@contextmanager
+def started(
+    folder: Path, *topics: str, settings: Mapping[str, str] | None = None
+) -> Iterator[Running]:
+    """Start a server with some topics; it is killed at the end of the block."""
+    with running(Running(folder, settings), *topics) as made:
+        yield made

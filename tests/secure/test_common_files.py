@@ -62,6 +62,15 @@ def pair(tmp_path: Path) -> tuple[_Server, _Server]:
     return _Server(tmp_path / "one", rows), _Server(tmp_path / "two", rows)
 
 
+def _agreed(pair: tuple[_Server, _Server], *acls: Acl) -> tuple[_Server, _Server]:
+    """Both servers, when they have these ACLs in common."""
+    one, two = pair
+    one.edit(*acls)
+    one.sync()
+    two.sync()
+    return one, two
+
+
 def test_what_one_changes_the_other_has(pair: tuple[_Server, _Server]) -> None:
     one, two = pair
     assert one.sync() == two.sync() == frozenset()
@@ -85,10 +94,7 @@ def test_what_one_changes_the_other_has(pair: tuple[_Server, _Server]) -> None:
 
 
 def test_changes_at_both_servers_are_made_together(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A, _B)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A, _B)
     one.edit(_B, _C)  # A is removed here, and B there
     two.edit(_A, _D)
     assert one.sync() == {_B, _C}
@@ -96,10 +102,7 @@ def test_changes_at_both_servers_are_made_together(pair: tuple[_Server, _Server]
 
 
 def test_a_change_by_a_request_has_what_others_have_changed(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     one.edit(_B)
     one.sync()
     assert two.common.change(lambda acls: acls | {_C}) == {_B, _C}
@@ -112,7 +115,7 @@ def test_a_change_by_a_request_has_what_others_have_changed(pair: tuple[_Server,
 
 
 def test_a_server_with_a_file_of_its_own(pair: tuple[_Server, _Server]) -> None:
-    """The first one's becomes the common one; others' are kept aside, for nobody has asked them."""
+    """The first server's file becomes the common one. That of another server is kept aside."""
     one, two = pair
     one.edit(_A)
     two.edit(_B)
@@ -131,10 +134,7 @@ def test_a_server_with_a_file_of_its_own(pair: tuple[_Server, _Server]) -> None:
 
 
 def test_a_file_that_is_missing_is_restored(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     two.file.path.unlink()
     with capture_logs() as lines:
         assert two.sync() == one.sync() == {_A}
@@ -146,10 +146,7 @@ def test_a_file_that_is_missing_is_restored(pair: tuple[_Server, _Server]) -> No
 
 
 def test_a_change_while_the_server_is_stopped_counts(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     two.edit(_A, _B)
     one.edit(_A, _C)
     one.sync()
@@ -170,10 +167,7 @@ def test_comments_are_kept(pair: tuple[_Server, _Server]) -> None:
 
 
 def test_a_broken_file_is_passed_on_by_nobody(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     good = two.file.path.read_bytes()
     two.file.path.write_text("nonsense\n")
     with pytest.raises(EntryFileError, match=r"line 1: .* remove it to have theirs"):
@@ -207,10 +201,7 @@ def _stored(content: bytes) -> dict[str, Any]:
 def test_an_unknown_outcome_is_settled_by_the_next_sync(
     pair: tuple[_Server, _Server], fails: str
 ) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     two.journal.fails = fails
     with pytest.raises(CommonFilesError, match="no response"):
         two.common.change(lambda acls: acls | {_B})
@@ -226,10 +217,7 @@ def test_an_unknown_outcome_is_settled_by_the_next_sync(
 
 
 def test_while_the_coordinator_is_away_the_files_stay(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    _, two = _agreed(pair, _A)
     two.journal.replaced = True
     for call in (two.common.sync, lambda: two.common.change(lambda acls: acls)):
         with pytest.raises(CommonFilesError, match="another server serves this cluster"):
@@ -261,10 +249,7 @@ def test_another_process_that_changes_the_file_is_waited_for(
 
 def test_the_outcome_of_a_lost_answer_is_found_out(pair: tuple[_Server, _Server]) -> None:
     """The put is repeated below, and conflicts with itself: the change was made all the same."""
-    one, two = pair
-    one.edit(_A, _B)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A, _B)
     removed: list[frozenset[Acl]] = []
 
     def without(acls: frozenset[Acl]) -> frozenset[Acl]:
@@ -283,10 +268,7 @@ def test_the_outcome_of_a_lost_answer_is_found_out(pair: tuple[_Server, _Server]
 def test_an_edit_while_the_file_is_made_the_same_is_not_lost(
     pair: tuple[_Server, _Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     one.edit(_A, _B)
     one.sync()
     read = two.common._common.read
@@ -307,10 +289,7 @@ def test_a_crash_while_the_coordinator_s_file_is_taken(
     pair: tuple[_Server, _Server], monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
     """What was taken counts as no edit, whatever of it is there: so nothing comes back."""
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     one.edit(_A, _B)
     one.sync()
     left = [point]
@@ -356,10 +335,7 @@ def test_a_file_that_is_kept_aside_is_never_replaced(pair: tuple[_Server, _Serve
 
 
 def test_the_mode_of_a_file_stays(pair: tuple[_Server, _Server]) -> None:
-    one, two = pair
-    one.edit(_A)
-    one.sync()
-    two.sync()
+    one, two = _agreed(pair, _A)
     two.file.path.chmod(0o600)
     one.edit(_B)
     one.sync()
@@ -487,7 +463,7 @@ async def test_an_edit_while_the_coordinator_is_away_is_passed_on_later(
 
 
 def _seen_by(security: Security) -> frozenset[Acl]:
-    """The ACLs in force, after a read of the rows: a shared journal reads them by itself."""
+    """Return the ACLs in force. Read the rows first, as a shared journal does by itself."""
     files: Any = security._common[security._acls.path]._common
     files._journal.refresh()
     assert security.authorizer is not None

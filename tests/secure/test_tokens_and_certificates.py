@@ -5,9 +5,7 @@ import os
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +17,7 @@ from pidlease.client.lease_client import LeaseClient
 from pidlease.client.settings import settings_of
 from pidlease.copier import Copier, CopySettings
 from tests.secure.secured_process import HANG_S, SECRETS, Running, started
-from tests.secure.tokens import AUDIENCE, ISSUER, Issuer
+from tests.secure.tokens import AUDIENCE, ISSUER, Issuer, serving_keys
 from tests.servers.authority import needs_openssl
 
 pytestmark = needs_openssl
@@ -47,27 +45,8 @@ def issuer() -> Issuer:
 @pytest.fixture(scope="module")
 def keys(issuer: Issuer) -> Iterator[str]:
     """The URL of the issuer's keys."""
-
-    class Keys(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = issuer.jwks()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            """Not to the console."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Keys)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/keys"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving_keys(issuer) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

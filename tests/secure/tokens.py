@@ -4,12 +4,18 @@ import base64
 import hashlib
 import hmac
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from pidlease.testing.loopback_ports import LOOPBACK
 
 ISSUER: Final = "https://issuer.test/"
 AUDIENCE: Final = "pidlease"
@@ -42,6 +48,32 @@ class Issuer:
         return self.rsa.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
+
+
+@contextmanager
+def serving_keys(issuer: Issuer) -> Iterator[str]:
+    """Serve an issuer's keys during the block; their URL."""
+
+    class Keys(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = issuer.jwks()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Not to the console."""
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Keys)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/keys"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def unsigned(header: dict[str, Any], claims: dict[str, Any], key: bytes | None = None) -> str:

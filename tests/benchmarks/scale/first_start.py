@@ -46,13 +46,13 @@ def measure(folder: Path) -> list[Figure]:
             ready_s = _started(first)
             _write(first)
             if first.stop():
-                raise RuntimeError("the server did not stop by itself")
+                raise RuntimeError("the stop of the server failed")
         later = []
         for number in range(_ROUNDS):
             with in_front_of(kafka, Path(below, f"new-{number}")) as new:
                 later.append(_started(new))
                 if new.stop():
-                    raise RuntimeError("the server did not stop by itself")
+                    raise RuntimeError("the stop of the server failed")
     return [
         Figure(f"First start in front {named}: ready after", ready_s, "s", _READY_S_MAX),
         Figure(f"Start with a new directory {named}, at most", max(later), "s", _READY_S_MAX),
