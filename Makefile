@@ -79,10 +79,11 @@ bench: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.mutants
 
-# The full counts of what `make test` runs a part of; some five hours on two cores.
+# The full counts of what `make test` runs a part of; some five hours on two cores. PATHS names a
+# part of it: make soak PATHS="tests/copier tests/streams"
 soak: TESTS_IN_PARALLEL = 2
 soak: $(VENV)/.dev
-	TESTS_SOAK=1 $(PYTEST) --timeout 7200
+	TESTS_SOAK=1 $(PYTEST) --timeout 7200 $(PATHS)
 
 # docs/reference/compatibility.md anew, from a run of other people's clients and tools.
 compatibility: $(VENV)/.dev

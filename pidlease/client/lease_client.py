@@ -15,6 +15,7 @@ from typing_extensions import override
 from pidlease.client.errors import LeaseRefusedError, LeaseUnavailableError
 from pidlease.client.settings import ProducerSettings
 from pidlease.core.lease import NO_PID, Lease, LeaseWanted
+from pidlease.http_api.job_messages import JOBS_PATH, JobReport
 from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.kafka.client.settings import TokenProvider
 
@@ -34,6 +35,9 @@ _CHECKS: Final = 3
 _CHECK_PAUSE_S: Final = 0.1
 #: The Date of a response has whole seconds.
 _DATE_STEP_S: Final = 1.0
+_JSON: Final = {"Content-Type": "application/json"}
+#: The most characters of an unexpected response that are shown.
+_TEXT_MAX: Final = 200
 
 
 #: Trusts no certificate. For http, where httpx would load all certificates for nothing.
@@ -262,6 +266,21 @@ class LeaseClient:
             text = str(error) or "the connection was closed"
             why = f"{type(error).__name__}: {text}{_hint(error)}"
             raise LeaseUnavailableError(f"no lease from {self.url}: {why}") from None
+
+    async def report_job(self, report: JobReport) -> str:
+        """Report the progress of a job to the server; nothing depends on it.
+
+        Returns:
+            Why the report did not arrive, as far as it is known; empty: it arrived.
+        """
+        content = report.model_dump_json().encode()
+        try:
+            response = await self._http.post(JOBS_PATH, content=content, headers=_JSON)
+        except (*_FAILURES, LeaseUnavailableError) as error:
+            return f"{self.url}: {str(error) or type(error).__name__}"
+        if response.is_success:
+            return ""
+        return f"{self.url}: HTTP {response.status_code} {response.text[:_TEXT_MAX]}"
 
 
 class _Moment(NamedTuple):

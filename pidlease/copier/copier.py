@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -23,6 +24,7 @@ from pidlease.copier.cluster_pair import ClusterConnection, both_sides, check_ap
 from pidlease.copier.cluster_reader import RETRY_S, ClusterReader
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
+from pidlease.copier.copy_reports import CopyReports
 from pidlease.copier.destination import Destination, destination_settings
 from pidlease.copier.errors import CheckpointError, CopierFencedError, CopyError
 from pidlease.copier.group_membership import (
@@ -114,6 +116,8 @@ class Copier:
         self._failed = asyncio.get_running_loop().create_future()
         self._source, self._target = both_sides(settings)
         self.destination = Destination(destination_settings(settings))
+        reports = CopyReports(settings, self.copier_id, self.metrics, self.destination.leases)
+        reporting = self.destination.spawn(reports.run())
         self._membership = GroupMembership(settings, self._assigned, self._revoked)
         self._saving = CheckpointCommits(self._membership, self.metrics)
         self._fetcher = SourceFetcher(
@@ -126,7 +130,8 @@ class Copier:
                 self._joined = True
                 await self._work()
         finally:
-            await self._close()
+            reporting.cancel()
+            await self._close(reports)
 
     def stop(self) -> None:
         """End `run` after the responses to in-flight batches and a last commit."""
@@ -184,7 +189,7 @@ class Copier:
                 return
             await asyncio.sleep(_LOOK_S)
 
-    async def _close(self) -> None:
+    async def _close(self, reports: CopyReports) -> None:
         if self._joined:
             if not self._failed.done():
                 await self._leave(list(self._copies.values()))
@@ -192,6 +197,7 @@ class Copier:
                 await asyncio.wait_for(self._membership.stop(), _LAST_S)
         for copy in list(self._copies.values()):
             await copy.stop(lost=True)
+        await reports.end(sys.exception())
         await self.destination.close()
         await self._source.close()
         await self._target.close()

@@ -3,10 +3,9 @@
 Spark reports each micro-batch; the counts are those that the sink saved with its commit.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
@@ -24,7 +23,7 @@ from typing_extensions import override
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.observability import metric_catalogue as metrics
 from pidlease.spark.errors import FENCED, SparkPieceError
-from pidlease.spark.partition_offsets import offsets_from_json
+from pidlease.spark.query_reports import lags_of
 from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import read_settings
 from pidlease.spark.sink.spark_checkpoint import query_id
@@ -87,9 +86,7 @@ class SinkListener(StreamingQueryListener):
         progress.batches += 1
         progress.seconds = reported.durationMs.get("triggerExecution", 0) / 1000
         progress.rate = reported.processedRowsPerSecond or 0
-        progress.lag = {
-            each: lag for source in reported.sources for each, lag in _lags(source).items()
-        }
+        progress.lag = {each: lag for each, (_, lag) in lags_of(reported).items()}
 
     @override
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
@@ -100,16 +97,6 @@ class SinkListener(StreamingQueryListener):
     def _is_ours(self, query: str) -> bool:
         self._id = self._id or query_id(self._checkpoint)
         return query == self._id
-
-
-def _lags(source: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - Spark's, of any source
-    """Return the lag by partition, if a source has offsets like Kafka's."""
-    try:
-        ends = offsets_from_json(json.loads(source.endOffset))
-        latest = offsets_from_json(json.loads(source.latestOffset))
-        return {each: offset - ends.get(each, 0) for each, offset in latest.items()}
-    except (TypeError, ValueError, AttributeError):
-        return {}  # another source, without partitions
 
 
 class SinkCollector(Collector):

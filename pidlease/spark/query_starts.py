@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import (
 from typing_extensions import override
 
 from pidlease.spark.errors import SinkError
+from pidlease.spark.query_reports import QueryReport, QueryReports
 from pidlease.spark.sink.query_shape import check_plan
 from pidlease.spark.sink.start_note import StartNote, StartNotes
 from pidlease.spark.spark_options import FORMAT
@@ -42,6 +43,9 @@ def watch_starts(spark: SparkSession) -> None:
 class _StartListener(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Final = weakref.ref(spark)
+        self._reports: Final = QueryReports()
+        #: Runs of queries that are not reported.
+        self._others: Final[set[str]] = set()
 
     @override
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -57,15 +61,37 @@ class _StartListener(StreamingQueryListener):
 
     @override
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        pass
+        progress = event.progress
+        query, run = str(progress.id), str(progress.runId)
+        report = self._reports.find(run) or self._begun(progress.name or query, query, run)
+        if report is not None:
+            report.progressed(progress)
+
+    def _begun(self, name: str, query: str, run: str) -> QueryReport | None:
+        """Begin to report a run; None: it has another sink, or has ended."""
+        spark = self._spark()
+        if spark is None or run in self._others:
+            return None
+        running = spark.streams._jsqm.get(query)
+        if running is None:
+            return None
+        execution, report = running.streamingQuery(), None
+        if str(execution.sink().name()).lower() == FORMAT:
+            report = self._reports.begin(name, run, execution)
+        if report is None:
+            self._others.add(run)
+        return report
 
     @override
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        pass
+        report = self._reports.find(str(event.runId))
+        if report is not None:
+            report.idle()
 
     @override
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        pass
+        self._others.discard(str(event.runId))
+        self._reports.end(str(event.runId), event.exception or "")
 
 
 def _execution(spark: SparkSession, query: str) -> Any:  # noqa: ANN401 - a Java object

@@ -23,6 +23,7 @@ from pidlease.http_api.console_messages import (
     RefusalsAnswer,
     ServersAnswer,
 )
+from pidlease.http_api.job_messages import JOBS_PATH, JobsAnswer, JobState
 from pidlease.http_api.lease_messages import Message
 from proxy.cli.client_login import CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import cannot_run, pairs_table, plain_table, printable, stdout
@@ -47,6 +48,7 @@ class _Seen(NamedTuple):
     refusals: RefusalsAnswer
     stopped: PartitionStatesAnswer
     servers: ServersAnswer
+    jobs: JobsAnswer
 
 
 def top(
@@ -126,6 +128,7 @@ def _look(url: str, security: CommandSecurity) -> _Seen:
         answer(RefusalsAnswer, f"/v1/refusals?limit={_ROWS}"),
         answer(PartitionStatesAnswer, f"/v1/partitions?state=stopped&limit={_ROWS}"),
         answer(ServersAnswer, "/v1/servers"),
+        answer(JobsAnswer, JOBS_PATH),
     )
 
 
@@ -136,6 +139,8 @@ def _page(url: str, seen: _Seen, before: _Seen | None, problem: str = "") -> Ren
     parts += [_server(url, seen, before), _topics(seen.outcomes)]
     if seen.servers.shared:
         parts.append(_servers(seen.servers))
+    if seen.jobs.jobs:
+        parts.append(_jobs(seen.jobs.jobs))
     if seen.stopped.partitions:
         parts.append(_stopped(seen.stopped))
     parts.append(_groups(seen.refusals))
@@ -216,6 +221,19 @@ def _servers(found: ServersAnswer) -> Table:
     table = servers_table(found)
     if found.partitions_without_owner:
         table.caption = f"{found.partitions_without_owner:,} partitions have no owner"
+    return table
+
+
+def _jobs(jobs: list[JobState]) -> Table:
+    columns = "job", "state", "records a second", "records", "lag", "lost time"
+    table = plain_table("copies and Spark queries", *columns)
+    for job in jobs[:_ROWS]:
+        table.add_row(
+            Text(printable(f"{job.kind} {job.job}")),
+            Text(job.state, "red" if job.state in ("stalled", "silent", "failed") else ""),
+            f"{job.rate:,.0f}", f"{job.records:,}",
+            "not known" if job.lag is None else f"{job.lag:,}", f"{job.lost_seconds:,.0f} s",
+        )  # fmt: skip
     return table
 
 

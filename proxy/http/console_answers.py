@@ -44,6 +44,7 @@ from pidlease.http_api.console_messages import (
 )
 from pidlease.kafka.codec.time_slices import TimeSlices
 from pidlease.log.ports import SizedLog
+from proxy.http.job_board import JobBoard
 from proxy.http.refusal_actions import ACTIONS, runbook_of
 
 #: The owner of partitions of this server.
@@ -69,10 +70,12 @@ class ConsoleSources:
     Attributes:
         history: samples of the last hour; None: there are none.
         brokers: returns the brokers of the Kafka cluster; none if the log is embedded.
+        jobs: the copies and Spark queries that report to this server.
     """
 
     history: OutcomeHistory | None = None
     brokers: Callable[[], Sequence[Broker]] = field(default=tuple)
+    jobs: JobBoard = field(default_factory=JobBoard)
 
 
 def _policy(pid: int) -> str:

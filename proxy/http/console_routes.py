@@ -31,6 +31,7 @@ from pidlease.http_api.console_messages import (
     RefusalsAnswer,
     State,
 )
+from pidlease.http_api.job_messages import JOBS_PATH, JobReport, JobsAnswer
 from pidlease.http_api.problems import Problem
 from pidlease.http_api.record_messages import IN_DIGITS
 from pidlease.observability.repeated_lines import LINES, kind_of
@@ -48,9 +49,11 @@ from proxy.http.console_answers import (
     producer_answer,
     refusals_answer,
 )
+from proxy.http.current_caller import require_leases
 from proxy.http.errors import ready_engine
+from proxy.http.job_board import JobBoard
 from proxy.http.model_response import model_response
-from proxy.http.openapi import refusals
+from proxy.http.openapi import JSON_BODY, refusals
 
 _INT64_MAX: Final = 2**63 - 1
 #: Searches for a time that run at once: each reads files.
@@ -111,6 +114,7 @@ def console_router(engine: Callable[[], Engine | None], sources: ConsoleSources)
     _add_partitions(router, ready)
     _add_producers(router, ready)
     _add_leases(router, ready)
+    _add_jobs(router, sources.jobs)
     return router
 
 
@@ -267,3 +271,21 @@ def _add_leases(router: APIRouter, ready: _Ready) -> None:
         current = ready()
         kept = kept_refusals(current, kind, topic)
         return model_response(refusals_answer(current, kept, before, limit))
+
+
+def _add_jobs(router: APIRouter, board: JobBoard) -> None:
+    path = JOBS_PATH.removeprefix(router.prefix)
+
+    @router.get(path, operation_id="list_jobs", responses=refusals(), response_model=JobsAnswer)
+    async def jobs() -> Response:
+        """List the copies and Spark queries that report to this server.
+
+        The server keeps the last hundred in memory: after a restart the list begins anew.
+        """
+        return model_response(board.answer())
+
+    @router.post(path, status_code=204, operation_id="report_job", responses=refusals(*JSON_BODY))
+    async def report(request: JobReport) -> None:
+        """Report the progress of a copy or a Spark query, for operators; nothing depends on it."""
+        require_leases()
+        board.report(request)

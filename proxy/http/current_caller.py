@@ -99,10 +99,19 @@ def require_lease(name: str | None, topic: str) -> None:
     if name:
         require(name_right(name))
     else:
-        require(
-            Right(Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER),
-            Right(Operation.WRITE, ResourceKind.TOPIC, ""),
-        )
+        require_leases()
+
+
+def require_leases() -> None:
+    """Check that the client may lease PIDs without a name (KIP-679).
+
+    Raises:
+        NotAuthorizedError: it may not.
+    """
+    require(
+        Right(Operation.IDEMPOTENT_WRITE, ResourceKind.CLUSTER),
+        Right(Operation.WRITE, ResourceKind.TOPIC, ""),
+    )
 
 
 def require_name(name: str | None) -> None:

@@ -1,6 +1,6 @@
 """The console in a real Chromium: what it shows, that content stays text, and that all can use it.
 
-PIDLEASE_WRITE_SCREENSHOTS=1 writes the pictures of the documentation.
+TESTS_WRITE_SCREENSHOTS=1 writes the pictures of the documentation.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/images"
 _IMAGE_BYTES_MAX: Final = 150_000
-_WRITES: Final = bool(os.environ.get("PIDLEASE_WRITE_SCREENSHOTS"))
+_WRITES: Final = bool(os.environ.get("TESTS_WRITE_SCREENSHOTS"))
 
 #: A drawing each two seconds.
 _DRAWINGS_PER_HOUR: Final = 1800
@@ -43,7 +43,30 @@ _VIEWS: Final = (
     ("#refusals", "A later producer has the same identity", "refusals"),
     ("#browse?topic=orders&format=json", '"tea"', "browse"),
     ("#servers", "runs without --shared", ""),
+    ("#jobs", "payments-7: 1,312 from offset 80112", "jobs"),
 )
+
+
+#: Reports of two copiers of one group, and of two runs of a query.
+_STARTED_MS: Final = 1_790_000_000_000
+_QUERY: Final = {
+    "kind": "spark", "job": "enrich-orders", "source": "KafkaV2[Subscribe[orders]]",
+    "partitions": 12,
+}  # fmt: skip
+_COPY: Final = {
+    "kind": "copy", "job": "mirror", "source": "kafka-a:9092", "started_ms": _STARTED_MS,
+    "partitions": 6,
+}  # fmt: skip
+_LAGGING: Final = {"topic": "payments", "partition": 7, "offset": 80_112, "lag": 1_312}
+_JOBS: Final[tuple[dict[str, Any], ...]] = (
+    {**_QUERY, "process": "5f0c7a52-4d1e", "state": "failed", "started_ms": _STARTED_MS,
+     "reason": "another run of this query has taken over: run-000002", "records": 41_000, "lag": 0},
+    {**_QUERY, "process": "b0771c9e-88aa", "started_ms": _STARTED_MS + 400_000,
+     "records": 1_204_000, "duplicates": 350, "lag": 18_200, "step_seconds": 4.5},
+    {**_COPY, "process": "edge-2:811:7bd0c1f2", "records": 2_051_000, "duplicates": 12,
+     "lag": 1_312, "lagging": [_LAGGING]},
+    {**_COPY, "process": "edge-1:4711:03aa51ce", "records": 1_977_000, "lag": 0},
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -86,6 +109,8 @@ async def fill(console: Served) -> dict[str, Any]:
             headers = {"Producer-Id": device, "Producer-Epoch": "0", "Producer-Seq": str(n // 3)}
             assert await append(console, "sensors", list(beats), headers) == 200
         console.sample()
+    for job in _JOBS:
+        assert (await client.post("/v1/jobs", json=job)).status_code == 204
     gap = {"pid": first["pid"], "generation": first["generation"], "first_sequence": 900}
     assert await append(console, "orders", ["tea"], {}, **gap) == 409
     second = (await client.post("/v1/leases", json=wanted)).json()

@@ -1,9 +1,11 @@
 """Whole copies: of what compaction and transactions left, over ends of leases, and again."""
 
+import json
 import shutil
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -338,6 +340,43 @@ def test_metrics(source: KafkaServer, server: PidleaseServer, tmp_path: Path) ->
     refused = copier(tmp_path / "2", source, server, "metrics", "--metrics-port", taken)
     assert refused.run() == CANNOT
     assert f"--metrics-port {taken}: " in refused.text
+
+
+def test_the_console_shows_it(source: KafkaServer, server: PidleaseServer, tmp_path: Path) -> None:
+    server.start()
+    count = filled(source, "shown", 4000, new_random("shown"))
+    copying = copier(tmp_path / "1", source, server, "shown", "--verify")
+    assert copying.run() == DIFFERS
+    assert jobs(server) == [], "comparing is no copy"
+    copying = copier(tmp_path / "2", source, server, "shown").start()
+    try:
+        until(lambda: progress(server) == ("running", count, 0), "the copy to be shown")
+        (job,) = jobs(server)
+        assert (job["kind"], job["job"], job["lost_seconds"]) == ("copy", "g-shown", 0)
+        assert job["processes"][0]["partitions"] == PARTITIONS
+    finally:
+        copying.kill9()
+    until(lambda: progress(server)[0] == "silent", "the crash to be shown")
+    again = copier(tmp_path / "3", source, server, "shown", "--once")
+    assert again.run() == 0, again.text
+    assert progress(server) == ("ended", count, 0)
+    fenced = copier(tmp_path / "4", source, server, "none", "--topics", "shown", "--skip-lost")
+    assert fenced.run() == CANNOT, fenced.text
+    (_, failed) = sorted(jobs(server), key=lambda each: str(each["state"]))
+    assert failed["state"] == "failed"
+    assert failed["processes"][0]["reason"] in fenced.text.replace("\n", " ")
+
+
+def jobs(server: PidleaseServer) -> list[dict[str, Any]]:
+    """What the server's console shows."""
+    with urlopen(f"http://{server.http_address}/v1/jobs", timeout=WAIT_S) as answer:
+        return json.load(answer)["jobs"]  # type: ignore[no-any-return]
+
+
+def progress(server: PidleaseServer) -> tuple[str, int, int | None]:
+    """State, records and lag of the job that was the last to report."""
+    found = jobs(server)
+    return (found[0]["state"], found[0]["records"], found[0]["lag"]) if found else ("", 0, None)
 
 
 def scraped(port: int) -> list[Sample]:

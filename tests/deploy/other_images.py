@@ -1,11 +1,11 @@
-"""Images of what runs beside pidlease: Kafka and ZooKeeper from their jars, and Prometheus."""
+"""Images of what runs beside pidlease: Kafka and ZooKeeper from their jars, Prometheus, systemd."""
 
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.deploy.docker_daemon import BASE, JAVA_BASE, build
+from tests.deploy.docker_daemon import BASE, JAVA_BASE, ROOT, build
 from tests.observability.install import tool
 from tests.servers.kafka.install import fetch_jars
 from tests.servers.zookeeper.server import fetch_jars as fetch_zookeeper_jars
@@ -21,6 +21,11 @@ def kafka_image() -> str:
 def zookeeper_image() -> str:
     """Build the image of ZooKeeper; return its tag."""
     return _build("zookeeper", JAVA_BASE, "jars", fetch_zookeeper_jars())
+
+
+def systemd_image() -> str:
+    """Build the image of a machine with systemd, on that of the server; return its tag."""
+    return _build("systemd", BASE, "systemd", ROOT / "deploy" / "systemd")
 
 
 def prometheus_image() -> str:

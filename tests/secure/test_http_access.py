@@ -95,6 +95,8 @@ NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
     "GET /v1/producers/{pid}/events": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/leases": [(_OP.DESCRIBE, _C, _CLUSTER)],
     "GET /v1/refusals": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "GET /v1/jobs": [(_OP.DESCRIBE, _C, _CLUSTER)],
+    "POST /v1/jobs": [(_OP.IDEMPOTENT_WRITE, _C, _CLUSTER)],
     "GET /v1/topics/{topic}/partitions/{partition}/offset": [(_OP.READ, _T, "t")],
     "GET /docs": None,
     "GET /openapi.json": None,
@@ -123,6 +125,7 @@ NEEDS: dict[str, list[tuple[Operation, ResourceKind, str]] | None] = {
 _BODIES: dict[str, Any] = {
     "POST /v1/leases": {"topic": "t", "partition": 0, "name": "n", "policy": "strict"},
     "POST /v1/leases/batch": {"leases": [{"topic": "t", "partition": 0}]},
+    "POST /v1/jobs": {"kind": "copy", "job": "j", "process": "p", "started_ms": 1, "records": 0},
     "POST /v1/topics": {"name": "new"},
     "PATCH /v1/topics/{topic}/settings": {"retention.ms": "1000"},
     "PATCH /v1/topic-defaults": {"retention.ms": "1000"},

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 from starlette.types import Scope
 
 from pidlease.coordination.journal.put_request import PUT_PATH
+from pidlease.http_api.job_messages import JOBS_PATH
 from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.http_api.state_messages import STATES_PATH
 from proxy.http.streams.stream_names import StreamNameError, topic_for
@@ -85,8 +86,10 @@ _RULES: Final = (
     RouteRule(("POST",), _path(PUT_PATH), _cluster(Operation.CLUSTER_ACTION), of_servers=True),
     RouteRule(("POST",), _path(f"{STATES_PATH}(?:/offsets)?"), _cluster(Operation.CLUSTER_ACTION),
               of_servers=True),
-    RouteRule(("GET",), _path("/v1/(?:history|outcomes|partitions|leases|refusals)"),
+    RouteRule(("GET",), _path("/v1/(?:history|outcomes|partitions|leases|refusals|jobs)"),
               _cluster(Operation.DESCRIBE)),
+    RouteRule(("POST",), _path(JOBS_PATH), _none,
+              in_route="IdempotentWrite, or Write on any topic"),
     RouteRule(("GET",), _path("/v1/producers/[^/]+(?:/events)?"), _cluster(Operation.DESCRIBE)),
     RouteRule(("GET",), _path("/v1/topics/([^/]+)/partitions/[^/]+/offset"),
               _topic(Operation.READ)),

@@ -5,12 +5,12 @@ import * as views from "./views.js";
 
 const TITLES = {
   now: "Now", partitions: "Partitions", producers: "Producers", producer: "A producer",
-  leases: "Leases", refusals: "Refusals", servers: "Servers", browse: "Browse a topic",
+  leases: "Leases", refusals: "Refusals", jobs: "Copies and Spark queries", servers: "Servers", browse: "Browse a topic",
 };
 /** How often each view is drawn again, in ms; the records of a topic stay as they are. */
 const AGAIN_MS = {
   now: 2000, partitions: 5000, producers: 5000, producer: 5000, leases: 5000, refusals: 5000,
-  servers: 2000,
+  jobs: 5000, servers: 2000,
 };
 const main = document.getElementById("main");
 const problem = document.getElementById("problem");

@@ -2,7 +2,7 @@
 
 import { chart, slotLine } from "./charts.js";
 import {
-  bytes, choice, el, field, fromNow, input, moment, number, table, tiles, viewLink,
+  bytes, choice, duration, el, field, fromNow, input, moment, number, table, tiles, viewLink,
 } from "./elements.js";
 
 const PAGE = 100;
@@ -320,6 +320,53 @@ export async function refusals(query, get) {
       ["Details", eventText, "wide"],
     ], found.refusals),
     pages("refusals", query, "before", found.next),
+  ];
+}
+
+// ---------------------------------------------------------------------- jobs
+
+const JOB_KINDS = { copy: "copy", spark: "Spark query" };
+const jobClass = (state) => (["stalled", "silent", "failed"].includes(state) ? "bad"
+  : state === "running" ? "good" : null);
+const processState = (row) => (row.silent ? "silent" : row.state);
+const seconds = (value) => duration(Math.round(value));
+
+export async function jobs(query, get) {
+  const found = (await get("jobs", {})).jobs;
+  if (!found.length) {
+    return [el("p", {}, "No copy and no Spark query has reported to this server since it started. "
+      + "They report to the server of their setting leases.")];
+  }
+  const named = (row) => `${JOB_KINDS[row.kind]} ${row.job}`;
+  return [
+    table("Copies and Spark queries, the last to report first", [
+      ["Job", named],
+      ["State", (row) => el("span", { class: jobClass(row.state) }, row.state)],
+      ["Records a second", (row) => number(row.rate), "number"],
+      ["Records", (row) => number(row.records), "number"],
+      ["Duplicates caught", (row) => number(row.duplicates), "number"],
+      ["Lag", (row) => number(row.lag), "number"],
+      ["Lost time", (row) => (row.lost_seconds ? seconds(row.lost_seconds) : "none"), "number"],
+      ["First report (UTC)", (row) => moment(row.first_ms)],
+    ], found),
+    el("p", { class: "quiet" }, "Lost time: there was a lag, and no record was acknowledged. "
+      + "Silent: no report for three times as long as usual, so it may have crashed."),
+    ...found.flatMap((job) => [
+      el("h3", {}, named(job)),
+      table(`Processes of ${named(job)}`, [
+        ["Process", (row) => row.process],
+        ["State", (row) => el("span", { class: jobClass(processState(row)) }, processState(row),
+          row.reason ? `: ${row.reason}` : ""), "wide"],
+        ["Last report", (row) => fromNow(row.reported_ms)],
+        ["Started (UTC)", (row) => moment(row.started_ms)],
+        ["From", (row) => row.source, "wide"],
+        ["Records", (row) => number(row.records), "number"],
+        ["Partitions", (row) => number(row.partitions), "number"],
+        ["Largest lags", (row) => (row.lagging.length ? el("ul", {}, row.lagging.slice(0, 5).map((each) =>
+          el("li", {}, `${each.topic}-${each.partition}: ${number(each.lag)} from offset ${each.offset}`)))
+          : "none")],
+      ], job.processes),
+    ]),
   ];
 }
 

@@ -4,8 +4,9 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
+from urllib.request import urlopen
 
 import pytest
 
@@ -16,6 +17,7 @@ from pidlease.spark.sink.start_note import StartNote, StartNotes
 from tests.copier.sides import check_same
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S, until
 from tests.spark.sink.queries import Copying, Transform, failing, fill, more
 
 if TYPE_CHECKING:
@@ -72,6 +74,38 @@ def test_each_start_is_a_run(
     sources = copying.state().sources.values()
     assert sum(each.sent for each in sources) == COUNT + 600
     assert sum(each.duplicates for each in sources) > 0
+
+
+def test_the_console_shows_it(
+    spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path
+) -> None:
+    """Progress, lag, and how each run ended."""
+    server.start()
+    fill(kafka_source, "shown", COUNT)
+    copying = Copying(
+        spark, kafka_source, server, "shown", tmp_path / "checkpoint",
+        source_options={"maxOffsetsPerTrigger": "3000"},
+    )  # fmt: skip
+    with pytest.raises(Exception, match="a fault of the test"):
+        run(copying, failing(tmp_path / "all", COUNT // 2, attempts=2, server=server))
+    until(lambda: [each["state"] for each in jobs(server)] == ["failed"], "the failure")
+    (failed,) = jobs(server)
+    assert "a fault of the test" in failed["processes"][0]["reason"]
+    run(copying)
+    until(lambda: jobs(server)[0]["state"] == "ended", "the end")
+    (job,) = jobs(server)
+    assert (job["kind"], job["lag"], len(job["processes"])) == ("spark", 0, 2)
+    last, first = job["processes"]
+    assert first["records"] + last["records"] == COUNT
+    assert last["partitions"] == 4
+    assert "shown" in last["source"]
+    assert last["step_seconds"] > 0
+
+
+def jobs(server: PidleaseServer) -> list[dict[str, Any]]:
+    """What the server's console shows."""
+    with urlopen(f"http://{server.http_address}/v1/jobs", timeout=WAIT_S) as answer:
+        return json.load(answer)["jobs"]  # type: ignore[no-any-return]
 
 
 REFUSED: "dict[str, tuple[Callable[[DataFrame], DataFrame], str]]" = {

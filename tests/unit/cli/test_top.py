@@ -27,6 +27,7 @@ from pidlease.http_api.console_messages import (
     SharingServer,
     TopicOutcomes,
 )
+from pidlease.http_api.job_messages import JobProcess, JobsAnswer, JobState
 from pidlease.testing.loopback_ports import free_ports
 from proxy.cli import top_command
 from tests.unit.cli.datadir import run
@@ -86,8 +87,17 @@ def answers() -> dict[str, Any]:
     servers = ServersAnswer(
         shared=True, partitions_without_owner=3, servers=[row, silent], slot_owners=[1] * 1024
     )
+    process = JobProcess(
+        kind="spark", job=_EVIL, process="p", started_ms=0, records=12_345, reported_ms=0,
+        silent=True, rate=0.0,
+    )  # fmt: skip
+    job = JobState(
+        kind="spark", job=_EVIL, state="silent", records=12_345, duplicates=0, lag=678, rate=0.0,
+        lost_seconds=91.0, first_ms=0, processes=[process],
+    )  # fmt: skip
     messages = {
         "servers": servers,
+        "jobs": JobsAnswer(jobs=[job]),
         "outcomes": outcomes(),
         "history": history(),
         "leases": leases,
@@ -126,7 +136,7 @@ def test_one_page() -> None:
     for text in (
         "9.9.9", "5,000 records", "12.5 ms", "3 with 12 partitions", "4 of 10 slots", "orders-1",
         "the disk is full", "Send it again.", "orders-3", "expected 7", "http://k:8080", "1,024",
-        "beta", "does not answer", "3 partitions have no owner",
+        "beta", "does not answer", "3 partitions have no owner", "silent", "12,345", "678", "91 s",
     ):  # fmt: skip
         assert text in result.stdout, text
     assert "130" in result.stdout, "records a second, in the last sample"

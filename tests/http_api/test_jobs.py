@@ -1,0 +1,154 @@
+"""What copies and Spark queries report of themselves, and what operators see of it."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pidlease.http_api.job_messages import PARTITIONS_MAX, JobReport, JobState
+from proxy.http.job_board import JOBS_MAX, PROCESSES_MAX, SILENT_SECONDS, STALL_SECONDS, JobBoard
+from tests.http_api.serving import http
+
+_REPORT: Final[dict[str, Any]] = {
+    "kind": "copy", "job": "mirror", "process": "a", "started_ms": 1, "records": 10, "lag": 5,
+}  # fmt: skip
+
+
+class Board:
+    """A board with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.board = JobBoard(lambda: self.now_s, lambda: int(self.now_s * 1000))
+
+    def report(self, **changes: Any) -> None:
+        self.board.report(JobReport(**{**_REPORT, **changes}))
+
+    def later(self, seconds: float) -> JobState:
+        """Let time pass; return the job that was the last to report."""
+        self.now_s += seconds
+        return self.board.answer().jobs[0]
+
+
+def test_progress_and_rate() -> None:
+    board = Board()
+    board.report()
+    assert (board.later(5).state, board.later(0).rate) == ("running", 0.0)
+    board.report(records=60, duplicates=3, lag=1)
+    job = board.later(0)
+    assert (job.records, job.duplicates, job.lag, job.rate) == (60, 3, 1, 10.0)
+    (process,) = job.processes
+    assert (process.reported_ms, process.silent) == (1_005_000, False)
+    assert job.first_ms == 1_000_000
+
+
+def test_processes_of_a_job_add_up() -> None:
+    board = Board()
+    board.report(process="a", records=10, lag=5)
+    board.report(process="b", records=20, lag=7)
+    job = board.later(0)
+    assert (job.records, job.lag, [each.process for each in job.processes]) == (30, 12, ["b", "a"])
+    board.report(process="a", state="ended", records=15, lag=4)
+    job = board.later(0)
+    assert (job.state, job.records, job.lag) == ("running", 35, 7), "the one that goes on has it"
+
+
+def test_a_process_that_starts_again_with_its_id_counts_anew() -> None:
+    board = Board()
+    board.report(records=100)
+    board.report(records=7, started_ms=2)
+    assert board.later(0).records == 107
+
+
+@pytest.mark.parametrize("state", ["running", "failed"])
+def test_a_crash_is_lost_time_until_a_record_is_acknowledged_again(state: str) -> None:
+    board = Board()
+    board.report()
+    board.later(4)
+    board.report(records=11, lag=9, state=state)
+    assert board.later(STALL_SECONDS - 1).lost_seconds == 0
+    assert board.later(1).lost_seconds == STALL_SECONDS
+    assert board.later(SILENT_SECONDS).state == ("silent" if state == "running" else "failed")
+    board.report(process="b", records=0, lag=30)
+    assert board.later(2).state == "stalled", "it runs again, and has acknowledged nothing"
+    board.report(process="b", records=1, lag=29)
+    job = board.later(0)
+    assert (job.state, job.lost_seconds) == ("running", STALL_SECONDS + SILENT_SECONDS + 2)
+    assert board.later(STALL_SECONDS - 1).lost_seconds == job.lost_seconds
+
+
+def test_a_job_without_a_lag_loses_no_time() -> None:
+    board = Board()
+    board.report(lag=0)
+    assert board.later(1000).lost_seconds == 0
+    board.report(lag=0)
+    board.later(2)
+    board.report(lag=3)
+    assert (board.later(3).state, board.later(0).lost_seconds) == ("running", 0)
+
+
+def test_a_job_that_was_ended_on_purpose_loses_no_time() -> None:
+    board = Board()
+    board.report(state="ended")
+    assert (board.later(1000).state, board.later(0).lost_seconds) == ("ended", 0)
+    board.report(process="b", records=0)
+    assert (board.later(1).state, board.later(0).lost_seconds) == ("running", 0)
+
+
+def test_a_stall_before_the_end_stays_counted() -> None:
+    board = Board()
+    board.report()
+    board.later(STALL_SECONDS + 5)
+    board.report(state="ended")
+    assert board.later(1000).lost_seconds == STALL_SECONDS + 5
+
+
+def test_an_unknown_lag_is_no_stall() -> None:
+    board = Board()
+    board.report(lag=None)
+    job = board.later(1000)
+    assert (job.lag, job.lost_seconds, job.state) == (None, 0, "silent")
+
+
+def test_a_long_micro_batch_is_no_stall() -> None:
+    board = Board()
+    board.report(kind="spark", step_seconds=60.0)
+    for _ in range(35):
+        assert board.later(5).lost_seconds == 0
+        board.report(kind="spark", step_seconds=60.0)
+    assert board.later(5).state == "stalled", "three of them are one"
+
+
+def test_the_board_is_bounded() -> None:
+    board = Board()
+    for number in range(JOBS_MAX + 5):
+        board.report(job=f"j{number}")
+    board.report(job="j5")
+    board.report(job="new")
+    jobs = [each.job for each in board.board.answer().jobs]
+    assert len(jobs) == JOBS_MAX
+    assert jobs[:3] == ["new", "j5", f"j{JOBS_MAX + 4}"]
+    assert "j6" not in jobs
+    for number in range(PROCESSES_MAX + 5):
+        board.report(job="new", process=f"p{number}", records=1)
+    job = board.later(0)
+    assert (len(job.processes), job.records) == (PROCESSES_MAX, 10 + PROCESSES_MAX + 5)
+
+
+async def test_over_http(tmp_path: Path) -> None:
+    lagging = [{"topic": "t", "partition": 2, "offset": 4, "lag": 5}]
+    async with http(tmp_path) as door:
+        assert (await door.get("/v1/jobs"))[1] == {"jobs": []}
+        sent = await door.client.post("/v1/jobs", json={**_REPORT, "lagging": lagging})
+        assert (sent.status_code, sent.content) == (204, b"")
+        _, answer = await door.get("/v1/jobs")
+        (job,) = answer["jobs"]
+        assert (job["job"], job["records"], job["state"]) == ("mirror", 10, "running")
+        assert job["processes"][0]["lagging"] == lagging
+        for wrong, field in (
+            ({"kind": "other"}, "kind"), ({"records": -1}, "records"), ({"job": ""}, "job"),
+            ({"more": 1}, "more"), ({"lagging": lagging * (PARTITIONS_MAX + 1)}, "lagging"),
+        ):  # fmt: skip
+            refused = await door.client.post("/v1/jobs", json={**_REPORT, **wrong})
+            assert (refused.status_code, refused.json()["field"]) == (400, field), refused.text
+        assert len((await door.get("/v1/jobs"))[1]["jobs"]) == 1
