@@ -19,13 +19,13 @@ class JobReporter:
         self.note(await leases.report_job(report))
 
     def note(self, problem: str) -> None:
-        """Log why reports do not arrive, if that is new.
+        """Log the first report that does not arrive, and the first one that arrives again.
 
         Parameters:
-            problem: the reason; empty: the last one arrived.
+            problem: why the last one did not arrive; empty: it did.
         """
-        if problem and problem != self._problem:
-            _log.info("the console does not show this job's progress: %s", problem)
+        if problem and not self._problem:
+            _log.warning("the console does not show this job's progress: %s", problem)
         elif self._problem and not problem:
             _log.info("the console shows this job's progress again")
         self._problem = problem

@@ -5,7 +5,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -123,15 +122,21 @@ class Copier:
         self._fetcher = SourceFetcher(
             self._source.cluster, settings.fetch_wait_ms, settings.give_up_ms / 1000
         )
+        ended_by: BaseException | None = None
         try:
             if await self._unless_stopped(self._connect()):
                 self._seen_s = time.monotonic()
                 await self._membership.start()
                 self._joined = True
                 await self._work()
+        except BaseException as error:
+            ended_by = error
+            raise
         finally:
+            await self._close()
             reporting.cancel()
-            await self._close(reports)
+            await reports.end(ended_by)
+            await self._disconnect()
 
     def stop(self) -> None:
         """End `run` after the responses to in-flight batches and a last commit."""
@@ -189,7 +194,7 @@ class Copier:
                 return
             await asyncio.sleep(_LOOK_S)
 
-    async def _close(self, reports: CopyReports) -> None:
+    async def _close(self) -> None:
         if self._joined:
             if not self._failed.done():
                 await self._leave(list(self._copies.values()))
@@ -197,7 +202,8 @@ class Copier:
                 await asyncio.wait_for(self._membership.stop(), _LAST_S)
         for copy in list(self._copies.values()):
             await copy.stop(lost=True)
-        await reports.end(sys.exception())
+
+    async def _disconnect(self) -> None:
         await self.destination.close()
         await self._source.close()
         await self._target.close()

@@ -68,8 +68,7 @@ class CopyReports:
         try:
             report = make()
         except ValidationError as error:
-            # A report is for the eye: what it cannot say must not end the copy.
-            self._reporter.note(str(error))
+            self._reporter.note(str(error))  # the copy goes on
         else:
             await self._reporter.send(self._leases, report)
 
@@ -79,7 +78,7 @@ class CopyReports:
         """Return the progress."""
         settings, metrics = self._settings, self._metrics
         lagging = sorted(metrics.partitions, key=lambda each: -each.lag)
-        known = [each for each in lagging if each.offset >= 0]
+        known = [each for each in lagging if each.offset >= 0 and each.end_offset >= 0]
         return JobReport(
             kind="copy",
             job=settings.group[:NAME_MAX],

@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 from typing_extensions import override
 
 from pidlease.spark.errors import SinkError
-from pidlease.spark.query_reports import QueryReport, QueryReports
+from pidlease.spark.query_reports import QueryReport
 from pidlease.spark.sink.query_shape import check_plan
 from pidlease.spark.sink.start_note import StartNote, StartNotes
 from pidlease.spark.spark_options import FORMAT
@@ -43,9 +43,8 @@ def watch_starts(spark: SparkSession) -> None:
 class _StartListener(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Final = weakref.ref(spark)
-        self._reports: Final = QueryReports()
-        #: Runs of queries that are not reported.
-        self._others: Final[set[str]] = set()
+        #: By Spark's id of the run, of queries with the sink.
+        self._reports: Final[dict[str, QueryReport]] = {}
 
     @override
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -53,45 +52,42 @@ class _StartListener(StreamingQueryListener):
         spark = self._spark()
         if spark is None:
             return
-        execution = _execution(spark, str(event.id))
-        if str(execution.sink().name()).lower() != FORMAT:
+        query, run = str(event.id), str(event.runId)
+        execution = _execution(spark, query)
+        if _sink_name(execution) != FORMAT:
             return
-        note = StartNote(str(event.runId), problem_of(execution))
-        StartNotes(_local_folder(spark)).write(str(event.id), note)
+        StartNotes(_local_folder(spark)).write(query, StartNote(run, problem_of(execution)))
+        self._reports[run] = QueryReport(event.name or query, run, execution, self._is_over)
+
+    def _is_over(self) -> bool:
+        spark = self._spark()
+        return spark is None or spark.sparkContext._jsc is None
 
     @override
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        progress = event.progress
-        query, run = str(progress.id), str(progress.runId)
-        report = self._reports.find(run) or self._begun(progress.name or query, query, run)
+        report = self._reports.get(str(event.progress.runId))
         if report is not None:
-            report.progressed(progress)
-
-    def _begun(self, name: str, query: str, run: str) -> QueryReport | None:
-        """Begin to report a run; None: it has another sink, or has ended."""
-        spark = self._spark()
-        if spark is None or run in self._others:
-            return None
-        running = spark.streams._jsqm.get(query)
-        if running is None:
-            return None
-        execution, report = running.streamingQuery(), None
-        if str(execution.sink().name()).lower() == FORMAT:
-            report = self._reports.begin(name, run, execution)
-        if report is None:
-            self._others.add(run)
-        return report
+            report.progressed(event.progress)
 
     @override
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        report = self._reports.find(str(event.runId))
+        report = self._reports.get(str(event.runId))
         if report is not None:
             report.idle()
 
     @override
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        self._others.discard(str(event.runId))
-        self._reports.end(str(event.runId), event.exception or "")
+        report = self._reports.pop(str(event.runId), None)
+        if report is not None:
+            report.end(event.exception or "")
+
+
+def _sink_name(execution: Any) -> str:  # noqa: ANN401 - a Java object
+    """Return the name of a query's sink; empty: it has none, as a function or files."""
+    try:
+        return str(execution.sink().name()).lower()
+    except Py4JJavaError:
+        return ""
 
 
 def _execution(spark: SparkSession, query: str) -> Any:  # noqa: ANN401 - a Java object

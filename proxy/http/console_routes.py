@@ -50,8 +50,8 @@ from proxy.http.console_answers import (
     refusals_answer,
 )
 from proxy.http.current_caller import require_leases
-from proxy.http.errors import ready_engine
-from proxy.http.job_board import JobBoard
+from proxy.http.errors import ready_engine, refusal
+from proxy.http.job_board import JobBoard, TooManyProcessesError
 from proxy.http.model_response import model_response
 from proxy.http.openapi import JSON_BODY, refusals
 
@@ -284,8 +284,15 @@ def _add_jobs(router: APIRouter, board: JobBoard) -> None:
         """
         return model_response(board.answer())
 
-    @router.post(path, status_code=204, operation_id="report_job", responses=refusals(*JSON_BODY))
-    async def report(request: JobReport) -> None:
+    @router.post(
+        path, status_code=204, operation_id="report_job", responses=refusals(*JSON_BODY),
+        response_class=Response,
+    )  # fmt: skip
+    async def report(request: JobReport) -> Response:
         """Report the progress of a copy or a Spark query, for operators; nothing depends on it."""
         require_leases()
-        board.report(request)
+        try:
+            board.report(request)
+        except TooManyProcessesError as error:
+            return refusal(Problem.INVALID_REQUEST, str(error), "process")
+        return Response(status_code=204)

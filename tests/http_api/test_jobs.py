@@ -6,7 +6,15 @@ from typing import Any, Final
 import pytest
 
 from pidlease.http_api.job_messages import PARTITIONS_MAX, JobReport, JobState
-from proxy.http.job_board import JOBS_MAX, PROCESSES_MAX, SILENT_SECONDS, STALL_SECONDS, JobBoard
+from proxy.http.job_board import (
+    GONE_MAX,
+    JOBS_MAX,
+    PROCESSES_MAX,
+    SILENT_SECONDS,
+    STALL_SECONDS,
+    JobBoard,
+    TooManyProcessesError,
+)
 from tests.http_api.serving import http
 
 _REPORT: Final[dict[str, Any]] = {
@@ -69,12 +77,44 @@ def test_a_crash_is_lost_time_until_a_record_is_acknowledged_again(state: str) -
     assert board.later(STALL_SECONDS - 1).lost_seconds == 0
     assert board.later(1).lost_seconds == STALL_SECONDS
     assert board.later(SILENT_SECONDS).state == ("silent" if state == "running" else "failed")
+    board.report(process="b", records=0, lag=None)
+    assert board.later(2).state == "stalled", "it runs again, and does not know its lag yet"
     board.report(process="b", records=0, lag=30)
-    assert board.later(2).state == "stalled", "it runs again, and has acknowledged nothing"
+    board.later(5)
     board.report(process="b", records=1, lag=29)
     job = board.later(0)
     assert (job.state, job.lost_seconds) == ("running", STALL_SECONDS + SILENT_SECONDS + 2)
     assert board.later(STALL_SECONDS - 1).lost_seconds == job.lost_seconds
+
+
+def test_a_lost_report_is_no_stall() -> None:
+    board = Board()
+    for records in range(100):
+        board.report(records=records)
+        board.later(STALL_SECONDS + 0.5)
+    assert (board.later(0).state, board.later(0).lost_seconds) == ("stalled", STALL_SECONDS + 0.5)
+    board.report(records=100)
+    assert (board.later(0).state, board.later(0).lost_seconds) == ("running", 0)
+
+
+def test_the_last_report_of_a_replaced_process_changes_nothing() -> None:
+    board = Board()
+    board.report(process="a", lag=5)
+    board.later(SILENT_SECONDS)
+    board.report(process="b", records=1, lag=0)
+    board.report(process="b", records=1, lag=0, state="ended")
+    board.later(1)
+    board.report(process="a", lag=5, state="failed", reason="fenced")
+    job = board.later(1000)
+    assert (job.state, job.lag, job.lost_seconds) == ("ended", 0, SILENT_SECONDS)
+    assert [(each.process, each.reason) for each in job.processes] == [("b", ""), ("a", "fenced")]
+
+
+def test_the_steps_of_earlier_processes_do_not_count() -> None:
+    board = Board()
+    board.report(process="a", step_seconds=3600.0, state="ended")
+    board.report(process="b", records=1)
+    assert board.later(STALL_SECONDS).state == "stalled"
 
 
 def test_a_job_without_a_lag_loses_no_time() -> None:
@@ -129,10 +169,19 @@ def test_the_board_is_bounded() -> None:
     assert len(jobs) == JOBS_MAX
     assert jobs[:3] == ["new", "j5", f"j{JOBS_MAX + 4}"]
     assert "j6" not in jobs
-    for number in range(PROCESSES_MAX + 5):
+    for number in range(1, PROCESSES_MAX):
         board.report(job="new", process=f"p{number}", records=1)
+    with pytest.raises(TooManyProcessesError, match="256 processes"):
+        board.report(job="new", process="one more")
+    board.report(job="new", process="p1", records=2)
+    assert board.later(SILENT_SECONDS).records == 10 + PROCESSES_MAX
+    board.report(job="new", process="one more", records=3)
     job = board.later(0)
-    assert (len(job.processes), job.records) == (PROCESSES_MAX, 10 + PROCESSES_MAX + 5)
+    assert (len(job.processes), job.records) == (GONE_MAX + 1, 10 + PROCESSES_MAX + 3)
+    for name in range(JOBS_MAX):
+        for number in range(100):
+            board.report(job=f"many-{name}", process=f"p{number}")
+    assert sum(len(each.processes) for each in board.board.answer().jobs) <= 2000
 
 
 async def test_over_http(tmp_path: Path) -> None:

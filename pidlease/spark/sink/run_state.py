@@ -189,6 +189,15 @@ class RunStore:
                 self._files.fsync_folder(self._folder)
                 return name
 
+    def newest(self) -> str | None:
+        """Return the name of the last run that has begun; None: there is none.
+
+        Raises:
+            SinkError: the folder cannot be read.
+        """
+        with _as_sink_errors(self._folder):
+            return next((n for n in self._names() if self._files.exists(self._path(n))), None)
+
     def before(self, name: str | None = None) -> list[RunState]:
         """Read the states of the runs before one, or of all runs; the newest first.
 
