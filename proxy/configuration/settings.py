@@ -522,8 +522,9 @@ def load_settings(config: Path | None, given: dict[str, Any]) -> Settings:
         if field in fields:
             raise SettingsError(f"{config}: {field} is given twice, with - and with _")
         fields[field] = value
-    for name in sorted(fields.keys() - Settings.model_fields.keys()):
-        near = _nearest(name, list(Settings.model_fields))
+    for field in sorted(fields.keys() - Settings.model_fields.keys()):
+        name = field.replace("_", "-")
+        near = _nearest(name, [each.replace("_", "-") for each in Settings.model_fields])
         raise SettingsError(f"{config}: unknown setting {name}{near}")
     _check_variables()
     # The file only gives defaults: an environment variable, in any case, takes precedence.

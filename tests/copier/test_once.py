@@ -345,10 +345,7 @@ def test_metrics(source: KafkaServer, server: PidleaseServer, tmp_path: Path) ->
 def test_the_console_shows_it(source: KafkaServer, server: PidleaseServer, tmp_path: Path) -> None:
     server.start()
     count = filled(source, "shown", 4000, new_random("shown"))
-    copying = copier(tmp_path / "1", source, server, "shown", "--verify")
-    assert copying.run() == DIFFERS
-    assert jobs(server) == [], "comparing is no copy"
-    copying = copier(tmp_path / "2", source, server, "shown").start()
+    copying = copier(tmp_path / "1", source, server, "shown").start()
     try:
         until(lambda: progress(server) == ("running", count, 0), "the copy to be shown")
         (job,) = jobs(server)
@@ -357,10 +354,10 @@ def test_the_console_shows_it(source: KafkaServer, server: PidleaseServer, tmp_p
     finally:
         copying.kill9()
     until(lambda: progress(server)[0] == "silent", "the crash to be shown")
-    again = copier(tmp_path / "3", source, server, "shown", "--once")
+    again = copier(tmp_path / "2", source, server, "shown", "--once")
     assert again.run() == 0, again.text
     assert progress(server) == ("ended", count, 0)
-    refused = copier(tmp_path / "4", source, server, "none", "--topics", "shown")
+    refused = copier(tmp_path / "3", source, server, "none", "--topics", "shown")
     assert refused.run() == CANNOT, refused.text
     failed = jobs(server)[0]
     assert (failed["job"], failed["state"]) == ("g-none", "failed")

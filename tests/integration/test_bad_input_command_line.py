@@ -150,7 +150,7 @@ def test_without_a_data_directory_it_is_the_users_own(
     ("content", "reason"),
     [
         (b'colour = "red"', "unknown setting colour"),
-        (b"snapshot-secods = 3", "unknown setting snapshot_secods; did you mean snapshot_seconds?"),
+        (b"snapshot-secods = 3", "unknown setting snapshot-secods; did you mean snapshot-seconds?"),
         (b"[kafka]\nlisten = 1", "unknown setting kafka"),
         (b"io-threads = 1\nio_threads = 2", "io_threads is given twice"),
         (b"fsync = ", "config.toml"),

@@ -325,7 +325,7 @@ export async function refusals(query, get) {
 
 // ---------------------------------------------------------------------- jobs
 
-const JOB_KINDS = { copy: "copy", spark: "Spark query" };
+const JOB_KINDS = { copy: "Copy", spark: "Spark query" };
 const jobClass = (state) => (["stalled", "silent", "failed"].includes(state) ? "bad"
   : state === "running" ? "good" : null);
 const processState = (row) => (row.silent ? "silent" : row.state);

@@ -87,7 +87,7 @@ def test_the_console_shows_it(
         source_options={"maxOffsetsPerTrigger": "3000"},
     )  # fmt: skip
     with pytest.raises(Exception, match="a fault of the test"):
-        run(copying, failing(tmp_path / "all", COUNT // 2, attempts=2, server=server))
+        run(copying, failing(tmp_path / "all", 500, attempts=2, server=server))
     until(lambda: [each["state"] for each in jobs(server)] == ["failed"], "the failure")
     (failed,) = jobs(server)
     assert "a fault of the test" in failed["processes"][0]["reason"]
