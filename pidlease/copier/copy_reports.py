@@ -1,4 +1,4 @@
-"""Reports a copier's progress to the destination's server, whose console shows it."""
+"""Reports a copier's progress to the server of the destination, for its console."""
 
 import asyncio
 import time

@@ -71,6 +71,8 @@ class JobReport(Message):
 class JobProcess(JobReport):
     """The last report of a process, and what the server has seen of it."""
 
+    model_config = ConfigDict(json_schema_extra=None)
+
     reported_ms: int = Field(description="when the report came, in ms since 1970")
     silent: bool = Field(description="whether a report is overdue: the process may have crashed")
     rate: float = Field(description="records a second between its last two reports")

@@ -1,4 +1,4 @@
-"""Reports the progress of queries with the sink to the server, whose console shows it.
+"""Reports the progress of queries with the sink to the server, for its console.
 
 Spark calls its listeners after each micro-batch. A thread for each query sends the reports, so no
 query waits for the server, and one that is in a long micro-batch goes on reporting.
