@@ -26,7 +26,7 @@ from tests.servers.waiting import WAIT_S
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
-#: Names of the program; PIDLEASE_CHROMIUM names another one.
+#: Names of the program; TESTS_CHROMIUM names another one.
 _PROGRAMS: Final = ("chromium", "chromium-browser")
 #: Guards against a browser that hangs, in ms.
 HANG_MS: Final = 60_000
@@ -35,9 +35,7 @@ HANG_MS: Final = 60_000
 def program() -> str:
     """The browser; skips the test where there is none."""
     pytest.importorskip("playwright.async_api", reason="needs playwright")
-    found = os.environ.get("PIDLEASE_CHROMIUM") or next(
-        filter(None, map(shutil.which, _PROGRAMS)), ""
-    )
+    found = os.environ.get("TESTS_CHROMIUM") or next(filter(None, map(shutil.which, _PROGRAMS)), "")
     if not found:
         pytest.skip("needs Chromium: apt-get install chromium")
     return found

@@ -16,9 +16,9 @@ from tests.servers.waiting import until
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: The image that the Dockerfile builds on, if it is not the Dockerfile's default.
-BASE: Final = os.environ.get("PIDLEASE_IMAGE_BASE", "python:3.12-slim")
+BASE: Final = os.environ.get("TESTS_IMAGE_BASE", "python:3.12-slim")
 #: The image with Java 17 that Kafka and ZooKeeper run in.
-JAVA_BASE: Final = os.environ.get("PIDLEASE_JAVA_IMAGE_BASE", "eclipse-temurin:17-jre")
+JAVA_BASE: Final = os.environ.get("TESTS_JAVA_IMAGE_BASE", "eclipse-temurin:17-jre")
 _BUILD_TIMEOUT_S: Final = 900
 _TIMEOUT_S: Final = 120
 
@@ -34,12 +34,12 @@ def docker(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
 
 def docker_missing() -> str | None:
     """Return why no image can be built here; None if it can."""
-    return _missing(BASE, "PIDLEASE_IMAGE_BASE")
+    return _missing(BASE, "TESTS_IMAGE_BASE")
 
 
 def java_image_missing() -> str | None:
     """Return why no image can be built on one with Java; None if it can."""
-    return _missing(JAVA_BASE, "PIDLEASE_JAVA_IMAGE_BASE")
+    return _missing(JAVA_BASE, "TESTS_JAVA_IMAGE_BASE")
 
 
 @cache
