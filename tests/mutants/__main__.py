@@ -16,6 +16,7 @@ from tests.mutants.engine_mutants import ENGINE
 from tests.mutants.follower_mutants import FOLLOWERS
 from tests.mutants.groups_mutants import GROUPS
 from tests.mutants.idempotency_mutants import IDEMPOTENCY
+from tests.mutants.job_mutants import JOBS
 from tests.mutants.leased_mutants import LEASED
 from tests.mutants.mutant import Mutant
 from tests.mutants.quota_mutants import QUOTAS
@@ -28,7 +29,7 @@ from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *COORDINATION,
-    *FOLLOWERS, *CLIENT, *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS,
+    *FOLLOWERS, *CLIENT, *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS, *JOBS,
 )  # fmt: skip
 
 
