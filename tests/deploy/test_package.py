@@ -7,10 +7,12 @@ import subprocess
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from deploy.package.bill_of_materials import bill_of_materials
 from deploy.package.distribution import CHECKSUMS, build
@@ -74,6 +76,19 @@ def test_all_that_a_server_needs_is_locked() -> None:
     assert project_requirements("server") <= names
     assert not names & {"pytest", "mypy", "pyspark", "hatchling"}
     assert all(each.hashes for each in server_packages())
+
+
+def test_the_oldest_python_can_install_all_that_is_locked() -> None:
+    """Debian 12 has Python 3.11.2: a package that needs 3.11.5 ends `make test` there."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    needs = {
+        f"{each.name} {each.version}": each.metadata.get("Requires-Python") or ""
+        for each in distributions()
+    }
+    assert len(needs) > 100
+    refused = {each: need for each, need in needs.items() if oldest not in SpecifierSet(need)}
+    assert not refused, f"Python {oldest} cannot install them"
 
 
 def test_the_version_has_one_place() -> None:
