@@ -83,7 +83,7 @@ def test_the_oldest_python_can_install_all_that_is_locked() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     oldest = project["requires-python"].removeprefix(">=") + ".0"
     needs = {
-        f"{each.name} {each.version}": each.metadata.get("Requires-Python") or ""
+        f"{each.name} {each.version}": str(each.metadata.json.get("requires_python", ""))
         for each in distributions()
     }
     assert len(needs) > 100
