@@ -137,6 +137,21 @@ def test_where_it_cannot_be_exact(
     assert server.metric("pidlease_appended_records_total") == 0
 
 
+def test_other_sinks_are_left_alone(spark: "SparkSession") -> None:
+    """A function and files have no name that Spark can tell; the listener says nothing about it."""
+    from pidlease.spark.query_starts import _sink_name
+
+    query = (
+        spark.readStream.format("rate").load()
+        .writeStream.foreachBatch(lambda *_: None).trigger(processingTime="1 hour").start()
+    )  # fmt: skip
+    try:
+        execution = spark.streams._jsqm.get(query.id).streamingQuery()
+        assert _sink_name(execution) == ""
+    finally:
+        query.stop()
+
+
 def test_a_start_that_no_listener_saw(
     spark: "SparkSession", kafka_source: KafkaServer, server: PidleaseServer, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
