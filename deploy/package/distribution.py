@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from deploy.package.archives import unpack
 from deploy.package.bill_of_materials import bill_of_materials
 from deploy.package.locked_requirements import ROOT, server_packages
 
@@ -44,7 +45,7 @@ def build(folder: Path, commit: str = "HEAD") -> list[Path]:
     # Not below the checkout: its .gitignore would leave the files out.
     with tempfile.TemporaryDirectory(prefix="pidlease-dist-") as source:
         with tarfile.open(fileobj=io.BytesIO(_git("archive", commit))) as archive:
-            archive.extractall(source, filter="data")
+            unpack(archive, Path(source))
         _hatchling(Path(source), folder.resolve(), epoch_s)
     bill = folder / "pidlease.cdx.json"
     bill.write_text(bill_of_materials(server_packages(), epoch_s), encoding="utf-8")

@@ -1,6 +1,6 @@
 """The messages by which copies and Spark queries report their progress, and operators see it."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -35,7 +35,7 @@ class JobPartition(Message):
 class JobReport(Message):
     """The progress of one process of a job; a later report replaces it."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         json_schema_extra={
             "examples": [{"kind": "copy", "job": "mirror", "process": "host-a:4711:9f",
                           "records": 120_000, "lag": 40, "started_ms": 1_790_000_000_000}]
@@ -71,7 +71,7 @@ class JobReport(Message):
 class JobProcess(JobReport):
     """The last report of a process, and what the server has seen of it."""
 
-    model_config = ConfigDict(json_schema_extra=None)
+    model_config: ClassVar[ConfigDict] = ConfigDict(json_schema_extra=None)
 
     reported_ms: int = Field(description="when the report came, in ms since 1970")
     silent: bool = Field(description="whether a report is overdue: the process may have crashed")

@@ -1,6 +1,6 @@
 """Request and response bodies of the HTTP API for leases and producers, of servers and clients."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,7 +20,7 @@ Partition = Annotated[int, Field(ge=0, le=_INT32_MAX, description="the partition
 class Message(BaseModel):
     """Strict types, and no other fields: an unknown field is refused by name."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class LeaseRequest(Message):

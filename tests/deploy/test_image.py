@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from deploy.package.archives import unpack
 from pidlease.client import BlockingProducer
 from tests.crash.readback import consume
 from tests.deploy.docker_daemon import (
@@ -139,7 +140,7 @@ def test_it_reads_the_snapshots_of_earlier_versions(
     image: str, archive: Path, tmp_path: Path
 ) -> None:
     with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
+        unpack(packed, tmp_path)
     folder = tmp_path / "data"
     # As the user of the folder: verify takes its lock.
     user = f"{os.getuid()}:{os.getgid()}"

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from crc32c import crc32c
 
+from deploy.package.archives import unpack
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.crash.readback import consume
 from tests.formats.directory_writer import BATCHES, value
@@ -33,7 +34,7 @@ _USAGE: Final = 2
 
 def _unpacked(archive: Path, folder: Path) -> Path:
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        unpack(packed, folder)
     return folder / "data"
 
 

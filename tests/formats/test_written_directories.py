@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
+from deploy.package.archives import unpack
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
 from tests.formats.directory_writer import BATCHES, value
@@ -68,7 +69,7 @@ def test_they_are_small() -> None:
 @pytest.mark.parametrize("archive", _DIRECTORIES, ids=lambda path: path.name.split(".tar")[0])
 def test_this_version_goes_on(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
+        unpack(packed, tmp_path)
     data = tmp_path / "data"
     sent = _stored_batches(data / "logs" / "kafka-0" / f"{0:020}.log")
     assert len(sent) == BATCHES

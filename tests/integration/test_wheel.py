@@ -103,7 +103,9 @@ def test_the_client_alone(client_only: Environment, server: PidleaseServer) -> N
 
 
 def test_its_metadata(client_only: Environment) -> None:
-    text = client_only.run("-c", "import importlib.metadata as m; print(m.metadata('pidlease'))")
+    # The text itself: some versions of Python cannot print a message with a long description.
+    read = "import importlib.metadata as m; print(m.distribution('pidlease').read_text('METADATA'))"
+    text = client_only.run("-c", read)
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     for label, url in project["urls"].items():
         assert f"Project-URL: {label}, {url}\n" in text

@@ -15,7 +15,10 @@ from confluent_kafka import Producer
 from tests.crash.seeds import new_random
 from tests.kafka_backend.several import PARTITIONS, Member, Several, several
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
+
+pytestmark = [needs_kafka, pytest.mark.kafka]
 
 #: Records of each partition: more than what makes a takeover ask, and a server read again.
 _RECORDS: Final = 15_000
