@@ -24,6 +24,7 @@ from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.engine.outcome_history import OutcomeHistory
 from pidlease.engine.topic_admin import TopicAdmin
+from pidlease.log.segments.data_directory import claim_folder
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.file_faults import FaultPlan, FaultyFiles
@@ -347,6 +348,8 @@ class App:
         from proxy.security.security import Security  # noqa: PLC0415
 
         security = Security(config, self._files, folder)
+        if config.audit_log is not None and config.audit_log.is_relative_to(common.data_dir):
+            await asyncio.to_thread(claim_folder, self._files, Path(common.data_dir))
         await security.start()
         self._security = security
 

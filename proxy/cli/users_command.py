@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -42,6 +44,24 @@ _DataDir = Annotated[
 _User = Annotated[str, typer.Argument(help="The user's name.")]
 
 
+@contextmanager
+def _as_owner(data_dir: Path) -> Iterator[None]:
+    """Let root act as the owner of the data directory: the server has to read what is written."""
+    owner = data_dir.stat() if os.geteuid() == 0 and data_dir.is_dir() else None
+    group = os.getegid()
+    mask = os.umask(0o077)
+    if owner is not None:
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        if owner is not None:
+            os.seteuid(0)
+            os.setegid(group)
+        os.umask(mask)
+
+
 def _file(data_dir: Path) -> EntryFile[Credential]:
     return EntryFile(RealFiles(), data_dir.absolute() / SECURITY_FOLDER, USER_FILE)
 
@@ -72,7 +92,8 @@ def add(
         check_user(user)
         password = _password(password_file)
         credentials = [credential_for(user, each, password, iterations) for each in _MECHANISMS]
-        _file(data_dir).change(lambda known: changed(known, credentials))
+        with _as_owner(data_dir):
+            _file(data_dir).change(lambda known: changed(known, credentials))
     except (CredentialError, EntryFileError, OSError, UnicodeDecodeError) as error:
         raise cannot_run(str(error)) from None
     typer.echo(f"user {user} can log in")
@@ -90,7 +111,8 @@ def remove(user: _User, data_dir: _DataDir) -> None:
     try:
         if not any(each.user == user for each in file.read()):
             raise cannot_run(f"there is no user {user}")
-        file.change(lambda known: changed(known, (), [(user, each) for each in _MECHANISMS]))
+        with _as_owner(data_dir):
+            file.change(lambda known: changed(known, (), [(user, each) for each in _MECHANISMS]))
     except (EntryFileError, OSError) as error:
         raise cannot_run(str(error)) from None
     typer.echo(f"user {user} is removed")

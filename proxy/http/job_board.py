@@ -79,6 +79,8 @@ class _Job:
         self._step_s = 0.0
         self._lost_s = 0.0
         self._was_ended = False
+        #: A process reports after all were gone, and does not know its lag yet.
+        self._is_back = False
 
     def report(self, report: JobReport, now_s: float, now_ms: int) -> None:
         """Add a report.
@@ -90,10 +92,16 @@ class _Job:
         self._make_room(report.process, now_s)
         if before is not None and before.report.started_ms != report.started_ms:
             before = None  # another process with the same id
+        if not any(each.is_live(now_s) for each in self.processes.values()):
+            self._is_back = bool(self.processes) and not self._was_ended
         records, duplicates = report.records, report.duplicates
         if before is not None:
             records -= before.report.records
             duplicates -= before.report.duplicates
+        if self._is_back and report.lag is not None:
+            # What came while all were gone was not known: a lag or records show that some did.
+            self._is_back = False
+            self._lag = self._lag or report.lag or records
         # A report may have been lost: there was no progress until the last one that arrived.
         stall_end_s = before.at_s if before is not None and records > 0 else now_s
         stall_s = self._stall_s(stall_end_s)
@@ -107,7 +115,8 @@ class _Job:
             return
         was_ended = self._was_ended
         self._note_present(process, now_s)
-        if records > 0 or self._lag == 0 or self._was_ended or was_ended:
+        is_idle = self._lag == 0 and not self._is_back
+        if records > 0 or is_idle or self._was_ended or was_ended:
             self._lost_s += stall_s
             self._progressed_s = now_s
 
@@ -147,13 +156,16 @@ class _Job:
         live = [each for each in self.processes.values() if each.is_live(now_s)]
         stall_s = self._stall_s(now_s)
         of_last = "silent" if last.report.state == "running" else last.report.state
+        # Of a job that is gone, the lag is not known any more.
+        seen = live or ([] if of_last == "silent" else [last])
+        lags = [each.report.lag for each in seen if each.report.lag is not None]
         return JobState(
             kind=last.report.kind,
             job=last.report.job,
             state=("stalled" if stall_s else "running") if live else of_last,
             records=self._records,
             duplicates=self._duplicates,
-            lag=self._lag,
+            lag=sum(lags) if lags else None,
             rate=sum(each.rate for each in live),
             lost_seconds=self._lost_s + stall_s,
             first_ms=self._first_ms,

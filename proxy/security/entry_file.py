@@ -133,15 +133,14 @@ class EntryFile(Generic[_EntryT]):
         return content
 
     def replace(self, content: bytes) -> None:
-        """Replace the file durably, under its lock. Its mode stays.
+        """Replace the file durably, under its lock. It keeps its mode; a new one is private.
 
         Raises:
             OSError: it may have been replaced or not.
         """
-        mode = self.path.stat().st_mode if self.files.exists(self.path) else None
+        mode = self.path.stat().st_mode if self.files.exists(self.path) else 0o600
         write_aside(self.files, self.path, [content])
-        if mode is not None:
-            self.path.chmod(mode)
+        self.path.chmod(mode)
 
     def parse(self, content: bytes, where: object = None) -> frozenset[_EntryT]:
         """Return the entries of a file.

@@ -87,6 +87,40 @@ def test_a_crash_is_lost_time_until_a_record_is_acknowledged_again(state: str) -
     assert board.later(STALL_SECONDS - 1).lost_seconds == job.lost_seconds
 
 
+@pytest.mark.parametrize("records", [0, 3])
+def test_a_crash_without_a_lag_loses_time_if_there_is_one_at_the_restart(records: int) -> None:
+    board = Board()
+    board.report(records=50, lag=0)
+    board.later(60)
+    assert board.later(0).lag is None, "it is not known"
+    assert (board.later(0).state, board.later(0).lost_seconds) == ("silent", 0)
+    board.report(process="b", records=0, lag=None)
+    board.later(4)
+    board.report(process="b", records=records, lag=500)
+    assert board.later(1).lost_seconds == (60 if records else 65)
+    board.report(process="b", records=records + 1, lag=400)
+    assert board.later(STALL_SECONDS - 1).lost_seconds == (60 if records else 64)
+    assert board.later(0).state == "running"
+
+
+def test_a_crash_of_an_idle_job_loses_no_time() -> None:
+    board = Board()
+    board.report(lag=0)
+    board.later(60)
+    board.report(process="b", records=0, lag=0)
+    job = board.later(0)
+    assert (job.state, job.lost_seconds, job.lag) == ("running", 0, 0)
+
+
+def test_a_job_that_goes_on_shows_no_lag_of_before() -> None:
+    board = Board()
+    board.report(lag=7, state="ended")
+    assert board.later(60).lag == 7
+    board.report(process="b", records=0, lag=None)
+    job = board.later(1)
+    assert (job.state, job.lag, job.lost_seconds) == ("running", None, 0)
+
+
 def test_a_lost_report_is_no_stall() -> None:
     board = Board()
     for records in range(100):

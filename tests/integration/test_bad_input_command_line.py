@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
+from tests.servers.authority import Authority, needs_openssl
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import WAIT_S
 
@@ -250,6 +251,28 @@ def test_a_data_directory_full_of_foreign_files(tmp_path: Path) -> None:
     code, line = _serve("--data-dir", str(tmp_path))
     assert (code, "thesis.odt" in line) == (_USAGE, True), line
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.odt"]
+
+
+@needs_openssl
+@pytest.mark.parametrize("there", [False, True])
+def test_an_audit_log_in_a_new_data_directory(tmp_path: Path, there: bool) -> None:
+    """It is made before the other files, and is none of another program."""
+    certificate = Authority(tmp_path).issue("server", f"IP:{LOOPBACK}")
+    data = tmp_path / "data"
+    if there:
+        data.mkdir()
+    settings = {
+        "kafka_security_protocol": "SASL_SSL", "http_security_protocol": "SASL_SSL",
+        "ssl_certificate": str(certificate.certificate), "ssl_key": str(certificate.key),
+        "audit_log": str(data / "audit.log"),
+    }  # fmt: skip
+    server = PidleaseServer(tmp_path / "server", data_dir=data, settings=settings)
+    server.launch()
+    try:
+        server.process.wait_until(lambda: " serving " in server.log_text(), 300)
+    finally:
+        server.kill()
+    assert {"audit.log", "lock", "meta.json"} <= {each.name for each in data.iterdir()}
 
 
 def test_an_empty_file_system_is_no_foreign_directory(tmp_path: Path) -> None:

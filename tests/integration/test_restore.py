@@ -1,7 +1,7 @@
 """A restored backup serves its records, and nothing that came after it counts as known."""
 
+import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +39,15 @@ def _run_section(title: str, server: PidleaseServer, backups: Path) -> None:
         else:
             here = command.replace("/var/lib/pidlease", str(server.data_dir))
             here = here.replace("/backup/", f"{backups}/")
-            words = shlex.split(here)
-            if words[0] == "pidlease":
-                words[:1] = [sys.executable, "-m", "pidlease"]
-            done = subprocess.run(words, check=False, capture_output=True, text=True)
+            script = f'pidlease() {{ {sys.executable} -m pidlease "$@"; }}\nset -e\n{here}\n'
+            # A later command has the variable.
+            script += 'printf %s "$backup" > "$VARIABLE"'
+            file = backups.parent / "variable"
+            file.touch()
+            done = subprocess.run(
+                ["bash", "-c", script], check=False, capture_output=True, text=True,
+                env=os.environ | {"backup": file.read_text(), "VARIABLE": str(file)},
+            )  # fmt: skip
             assert done.returncode == 0, (command, done)
 
 

@@ -13,6 +13,7 @@ from pidlease.kafka.api import (
     API_INCREMENTAL_ALTER_CONFIGS,
 )
 from proxy.security.acls import Operation, ResourceKind
+from proxy.security.quota_rules import REQUESTS, Entity, Quota
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, creation
@@ -105,3 +106,22 @@ async def _alter(client: WireClient, topic: str, *, validate_only: bool) -> None
 
 def _timeout() -> Any:
     return creation("t")["timeout"]
+
+
+async def test_by_files(tmp_path: Path) -> None:
+    """By `pidlease users`, by an editor, or at another server."""
+    async with secured(tmp_path, SecurityConfig(kafka=LOGIN, acls=True)) as running:
+        security = running.security
+        await security.reload()  # nothing is new
+        security._acls.change(
+            lambda known: {*known, allow("bob", Operation.READ, ResourceKind.TOPIC, "t")}
+        )
+        users = security._users
+        users.change(lambda known: [each for each in known if each.user != "alice"])
+        rule = Quota(Entity("bob", None), ((REQUESTS, 5.0),))
+        security._quotas.change(lambda known: {*known, rule})
+        await security.reload()
+        await security.reload()
+        found = _changes(running)
+    names = ("acls", "quotas", "users")
+    assert sorted(found) == [("", "READ_FILE", f"FILE:{name}") for name in names]

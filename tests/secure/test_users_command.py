@@ -1,5 +1,6 @@
 """`pidlease users`: passwords come from files, the environment or stdin, and are not kept."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,28 @@ def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
         assert secret not in content
     assert _run(data, "remove", "b").exit_code == 0
     assert "b:" not in _run(data, "list").output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_leaves_the_files_to_the_owner_of_the_data_directory(tmp_path: Path) -> None:
+    """Files of root ended the next start of a server that runs as another user."""
+    data, owner = tmp_path / "data", 12345
+    data.mkdir()
+    os.chown(data, owner, owner)
+    tmp_path.chmod(0o755)
+    for each in (data, *data.parents):
+        if each.stat().st_mode & 0o001 == 0 and each.stat().st_uid != owner:
+            each.chmod(each.stat().st_mode | 0o011)  # of pytest's folders, for this run
+    file = tmp_path / "password"
+    file.write_text("only root may read it\n")
+    file.chmod(0o600)
+    assert _run(data, "add", "a", "--password-file", str(file)).exit_code == 0
+    assert (os.geteuid(), os.getegid()) == (0, os.getgid())
+    for each in (data / "security", *(data / "security").iterdir()):
+        assert (each.stat().st_uid, each.stat().st_gid) == (owner, owner), each
+    assert (data / "security" / "users").stat().st_mode & 0o777 == 0o600
+    assert _run(data, "remove", "a").exit_code == 0
+    assert (data / "security" / "users").stat().st_uid == owner
 
 
 @pytest.mark.parametrize(("command", "stdin", "message"), [

@@ -30,6 +30,7 @@ from pidlease.storage.errors import DataFolderError, reason_for_clients
 from pidlease.storage.files import (
     Files,
     Lock,
+    make_durable_file,
     make_durable_folder,
     read_file,
     remove_tree,
@@ -290,6 +291,19 @@ def _partition_folder(topic: Topic, number: int) -> str:
 def sequence_file(path: Path) -> Path:
     """Return the file of the PID sequence in a data directory."""
     return path / "sequence" / "blocks"
+
+
+def claim_folder(files: Files, path: Path) -> None:
+    """Make a data directory recognizable, before other files of the server are put into it.
+
+    Raises:
+        DataFolderError: another program uses it, or it cannot be written.
+    """
+    _refuse_foreign_files(files, path)
+    try:
+        make_durable_file(files, path / "lock")
+    except OSError as error:
+        raise DataFolderError(f"{path} cannot be written: {error}") from error
 
 
 def lock_folder(files: Files, path: Path) -> Lock:
