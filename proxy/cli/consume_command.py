@@ -16,11 +16,12 @@ from aiokafka.structs import TopicPartition
 
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.client_login import CommandConfig, command_security
-from proxy.cli.console import cannot_run, refused
+from proxy.cli.console import cannot_run, refused, stderr
 from proxy.cli.kafka_topics import (
     SERVERS,
     KafkaListener,
     ServersOption,
+    check_reachable,
     kafka_unreachable,
     partitions_of,
 )
@@ -28,6 +29,10 @@ from proxy.cli.stop_signals import stopped_by_signals
 from proxy.cli.text_records import json_line, text_line
 
 _POLL_MS: Final = 200
+#: Polls without a record after which the command checks that the server is there.
+_POLLS_PER_CHECK: Final = 25
+#: Between two attempts of the client to connect.
+_RETRY_MS: Final = 1000
 #: The most records between two flushes of stdout.
 _RECORDS_AT_ONCE: Final = 1000
 
@@ -121,7 +126,7 @@ async def _consume(server: KafkaListener, request: _Request) -> None:
     # Of an open or aborted transaction, nothing is printed.
     consumer = AIOKafkaConsumer(
         bootstrap_servers=server.servers, client_id="pidlease-cli", enable_auto_commit=False,
-        auto_offset_reset="none", isolation_level="read_committed",
+        auto_offset_reset="none", isolation_level="read_committed", retry_backoff_ms=_RETRY_MS,
         **server.security.connection.aiokafka_options(),
     )  # fmt: skip
     try:
@@ -132,7 +137,7 @@ async def _consume(server: KafkaListener, request: _Request) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this is one
         with stopped_by_signals(task.cancel), suppress(asyncio.CancelledError):
-            await _print(consumer, places, request)
+            await _print(server, consumer, places, request)
     except OffsetOutOfRangeError as error:
         ((place, at),) = list(error.args[0].items())[:1]
         raise refused(f"{place.topic}-{place.partition} has no offset {at}") from None
@@ -143,7 +148,10 @@ async def _consume(server: KafkaListener, request: _Request) -> None:
 
 
 async def _print(
-    consumer: AIOKafkaConsumer, places: list[TopicPartition], request: _Request
+    server: KafkaListener,
+    consumer: AIOKafkaConsumer,
+    places: list[TopicPartition],
+    request: _Request,
 ) -> None:
     consumer.assign(places)
     ends = await consumer.end_offsets(places)
@@ -157,11 +165,18 @@ async def _print(
         consumer.seek(place, start)
     out = sys.stdout.buffer
     left = request.records_max
+    polls, problem = 0, ""
     # One after the other is checked off, so that a thousand partitions cost nothing.
     open_places = {place for place in places if starts[place] < ends[place]}
     while left != 0 and (open_places or not request.exit_at_end):
         most = _RECORDS_AT_ONCE if left is None else min(left, _RECORDS_AT_ONCE)
         found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=most)
+        polls = 0 if found else polls + 1
+        if polls == _POLLS_PER_CHECK:
+            polls, before = 0, problem
+            problem = await check_reachable(server, request.topic)
+            if problem and not before:
+                stderr().print(f"pidlease: {problem}; trying again", style="yellow", markup=False)
         count = _write(out, request, found, ends)
         left = None if left is None else left - count
         if request.exit_at_end:

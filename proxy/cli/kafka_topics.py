@@ -84,6 +84,22 @@ async def partitions_of(server: KafkaListener, topic: str) -> list[int]:
     return list(range(len(found.leaders)))
 
 
+async def check_reachable(server: KafkaListener, topic: str) -> str:
+    """End the command if the server refuses the login.
+
+    Returns:
+        Why the server cannot be reached now; empty: it can.
+    """
+    async with _cluster(server) as cluster:
+        try:
+            await cluster.look_up([topic])
+        except UpstreamLoginError as error:
+            raise kafka_unreachable(server.servers, error) from None
+        except UpstreamError as error:
+            return str(error)
+    return ""
+
+
 async def _change(
     server: KafkaListener, topic: str, change: Callable[[Cluster], Awaitable[None]]
 ) -> None:

@@ -14,7 +14,11 @@ from typer.testing import CliRunner
 from pidlease.client import BlockingProducer, LeasedProducer, LeaseRefusedError, ProducerError
 from pidlease.client.settings import ProducerOptions
 from pidlease.copier import Copier, CopyError, CopySettings
+from pidlease.storage.files import RealFiles
 from proxy.__main__ import cli
+from proxy.security.acls import ACL_FILE, Operation, ResourceKind
+from proxy.security.entry_file import EntryFile
+from tests.secure.secured import allow
 from tests.secure.secured_process import HANG_S, SECRETS, Running, started
 from tests.servers.authority import needs_openssl
 from tests.servers.pidlease import PidleaseServer
@@ -247,6 +251,35 @@ def test_a_copy_by_the_command_line(
         producer.send_and_wait("t", b"to copy by the command line")
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, "copied" in done.stdout) == (0, True), done
+
+
+def test_a_consumer_whose_user_is_removed_ends(running: Running, tmp_path: Path) -> None:
+    """It tried again for ever, and said nothing."""
+    data = running.server.data_dir
+    acls = EntryFile(RealFiles(), data / "security", ACL_FILE)
+    acls.change(
+        lambda known: {*known, allow("leaver", Operation.READ, ResourceKind.TOPIC, "t"),
+                       allow("leaver", Operation.DESCRIBE, ResourceKind.TOPIC, "t")}
+    )  # fmt: skip
+    option = ("--data-dir", str(data))
+    assert _run("users", "add", "leaver", *option, stdin="Leaving-1\n")[0] == 0
+    login = {"sasl.username": "leaver", "sasl.password": "Leaving-1"}
+    with BlockingProducer(**_options(running)) as producer:
+        producer.send_and_wait("t", b"for the one who leaves")
+    command = [sys.executable, "-m", "proxy", "consume", "t", "--from-beginning",
+               "--command-config", str(_config(running, tmp_path, **login))]  # fmt: skip
+    env = {**os.environ, **_addresses(running)}
+    output = tmp_path / "output"
+    with output.open("wb") as opened:
+        consumer = subprocess.Popen(command, env=env, stdout=opened, stderr=subprocess.PIPE)
+    try:
+        until(lambda: b"for the one who leaves" in output.read_bytes(), "the first record")
+        assert _run("users", "remove", "leaver", *option)[0] == 0
+        _, errors = consumer.communicate(timeout=HANG_S)
+    finally:
+        consumer.kill()
+        consumer.communicate()
+    assert (consumer.returncode, b"refuses user 'leaver'" in errors) == (2, True), errors
 
 
 def test_no_secret_is_shown(running: Running, tmp_path: Path) -> None:
