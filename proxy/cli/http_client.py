@@ -26,8 +26,8 @@ _TIMEOUT_SECONDS: Final = 5.0
 #: A change may wait for others, and for a slow disk.
 _CHANGE_TIMEOUT_SECONDS: Final = 60.0
 _ANSWER_BYTES_MAX: Final = 64 << 20
-#: The client is not known, or has no right.
-_LOGIN_REFUSED: Final = (401, 403)
+_LOGIN_REFUSED: Final = 401
+_RIGHT_REFUSED: Final = 403
 
 
 class UnreachableError(Exception):
@@ -44,11 +44,11 @@ class ServerRefusedError(Exception):
 
     def __init__(self, url: str, code: int, reason: str, answer: Any, login_name: str = "") -> None:  # noqa: ANN401 - JSON
         text = f"the server at {url} is no pidlease ({code} {reason}); check --url"
-        if code in _LOGIN_REFUSED:
-            detail = answer.get("detail") if isinstance(answer, dict) else None
-            text = (
-                f"the server at {url} refuses {login_name} ({code} {detail or reason}){LOGIN_HINT}"
-            )
+        detail = (answer.get("detail") if isinstance(answer, dict) else None) or reason
+        if code == _LOGIN_REFUSED:
+            text = f"the server at {url} refuses {login_name} ({code} {detail}){LOGIN_HINT}"
+        elif code == _RIGHT_REFUSED:
+            text = f"the server at {url} refuses {login_name} ({code} {detail}); an ACL gives it"
         super().__init__(text)
         self.code: Final = code
         self.answer: Final = answer

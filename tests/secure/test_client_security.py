@@ -273,6 +273,10 @@ def test_a_consumer_whose_user_is_removed_ends(running: Running, tmp_path: Path)
     with output.open("wb") as opened:
         consumer = subprocess.Popen(command, env=env, stdout=opened, stderr=subprocess.PIPE)
     try:
+        code, text = _run("status", "--command-config", str(_config(running, tmp_path, **login)),
+                          **_addresses(running))  # fmt: skip
+        assert (code, "no right to describe cluster" in text) == (1, True), text
+        assert "--command-config" not in text, "the login is right"
         until(lambda: b"for the one who leaves" in output.read_bytes(), "the first record")
         assert _run("users", "remove", "leaver", *option)[0] == 0
         _, errors = consumer.communicate(timeout=HANG_S)
