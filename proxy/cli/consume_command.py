@@ -144,7 +144,9 @@ async def _consume(server: KafkaListener, request: _Request) -> None:
     except KafkaError as error:
         raise cannot_run(f"{server.servers}: {error}") from None
     finally:
-        await consumer.stop()
+        # aiokafka passes on the end of its own tasks if they were waiting to try again.
+        with suppress(asyncio.CancelledError):
+            await consumer.stop()
 
 
 async def _print(
@@ -174,7 +176,7 @@ async def _print(
         polls = 0 if found else polls + 1
         if polls == _POLLS_PER_CHECK:
             polls, before = 0, problem
-            problem = await check_reachable(server, request.topic)
+            problem = await check_reachable(server)
             if problem and not before:
                 stderr().print(f"pidlease: {problem}; trying again", style="yellow", markup=False)
         count = _write(out, request, found, ends)

@@ -84,19 +84,21 @@ async def partitions_of(server: KafkaListener, topic: str) -> list[int]:
     return list(range(len(found.leaders)))
 
 
-async def check_reachable(server: KafkaListener, topic: str) -> str:
+async def check_reachable(server: KafkaListener) -> str:
     """End the command if the server refuses the login.
 
     Returns:
         Why the server cannot be reached now; empty: it can.
     """
-    async with _cluster(server) as cluster:
-        try:
-            await cluster.look_up([topic])
-        except UpstreamLoginError as error:
-            raise kafka_unreachable(server.servers, error) from None
-        except UpstreamError as error:
-            return str(error)
+    cluster = Cluster(_config(server))
+    try:
+        await cluster.start()
+    except UpstreamLoginError as error:
+        raise kafka_unreachable(server.servers, error) from None
+    except UpstreamError as error:
+        return str(error)
+    finally:
+        await cluster.close()
     return ""
 
 
@@ -120,8 +122,7 @@ async def _change(
 async def _cluster(server: KafkaListener) -> AsyncIterator[Cluster]:
     """Connect to the cluster; end the command if it cannot be reached."""
     try:
-        config = UpstreamConfig(addresses_of(server.servers), client_id="pidlease-cli")
-        config = server.security.connection.secured(config)
+        config = _config(server)
         cluster = Cluster(config)
     except ValueError as error:
         raise kafka_unreachable(server.servers, error) from None
@@ -134,3 +135,13 @@ async def _cluster(server: KafkaListener) -> AsyncIterator[Cluster]:
         yield cluster
     finally:
         await cluster.close()
+
+
+def _config(server: KafkaListener) -> UpstreamConfig:
+    """Return how to connect.
+
+    Raises:
+        ValueError: an address or a setting is invalid.
+    """
+    config = UpstreamConfig(addresses_of(server.servers), client_id="pidlease-cli")
+    return server.security.connection.secured(config)

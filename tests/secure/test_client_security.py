@@ -269,14 +269,18 @@ def test_a_consumer_whose_user_is_removed_ends(running: Running, tmp_path: Path)
     command = [sys.executable, "-m", "proxy", "consume", "t", "--from-beginning",
                "--command-config", str(_config(running, tmp_path, **login))]  # fmt: skip
     env = {**os.environ, **_addresses(running)}
+    status = "status", "--command-config", str(_config(running, tmp_path, **login))
+
+    def refusal() -> str:
+        return _run(*status, **_addresses(running))[1]
+
+    # The server has noticed the user; status needs a right that the user has not.
+    until(lambda: "no right to describe cluster" in refusal(), "the user's login")
+    assert "--command-config" not in refusal(), "the login is right"
     output = tmp_path / "output"
     with output.open("wb") as opened:
         consumer = subprocess.Popen(command, env=env, stdout=opened, stderr=subprocess.PIPE)
     try:
-        code, text = _run("status", "--command-config", str(_config(running, tmp_path, **login)),
-                          **_addresses(running))  # fmt: skip
-        assert (code, "no right to describe cluster" in text) == (1, True), text
-        assert "--command-config" not in text, "the login is right"
         until(lambda: b"for the one who leaves" in output.read_bytes(), "the first record")
         assert _run("users", "remove", "leaver", *option)[0] == 0
         _, errors = consumer.communicate(timeout=HANG_S)
