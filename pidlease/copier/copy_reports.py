@@ -23,7 +23,7 @@ from pidlease.http_api.job_messages import (
 )
 
 #: How long the last report may delay the copier's end.
-_LAST_S: Final = 2.0
+_LAST_S: Final = 5.0
 
 
 class CopyReports:

@@ -32,9 +32,9 @@ from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
 
 #: How long the server may take for a report.
-_REQUEST_S: Final = 2.0
+_REQUEST_S: Final = 5.0
 #: How long the last report may delay the end of a query.
-_LAST_S: Final = 3.0
+_LAST_S: Final = 5.0
 _STEP_MAX_S: Final = 86_400.0
 
 
