@@ -176,16 +176,23 @@ async def test_a_member_without_names(pair: Pair) -> None:
             assert {int(each.error_code) for each in body.topics[0].partitions} == {0, code}
 
 
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
+    """The others of this package are shared by servers with other coordinators."""
+    with KafkaServer(tmp_path / "kafka") as running:
+        yield running
+
+
 @pytest.mark.timeout(600)
-def test_workers_have_ports_of_their_own_for_each(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_workers_have_ports_of_their_own_for_each(own_kafka: KafkaServer, tmp_path: Path) -> None:
     ports = {name: adjacent_free_ports(3)[0] for name in _PROTOCOLS}
     server = SupervisedServer(
-        tmp_path / "server", 2, log="kafka", upstream=kafka.bootstrap, log_level="info",
+        tmp_path / "server", 2, log="kafka", upstream=own_kafka.bootstrap, log_level="info",
         upstream_metadata_seconds="0.5", coordination="kafka", **_listeners(ports),
     )  # fmt: skip
     write_users(server.data_dir, "alice")
     topic = f"workers-listeners-{server.http_port}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap})
     admin.create_topics([NewTopic(topic, _PARTITIONS)])[topic].result(WAIT_S)
     try:
         server.start()
