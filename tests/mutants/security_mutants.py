@@ -598,8 +598,8 @@ SECURITY: Final = (
     Mutant(
         "the file of the ACLs counts beside those of Kafka",
         "proxy/security/security.py",
-        "            authorizer = self.authorizer if self.kafka_acls is None else None\n",
-        "            authorizer = self.authorizer\n",
+        "        if authorizer is None or self.kafka_acls is not None:\n",
+        "        if authorizer is None:\n",
         (f"{_OF_KAFKA}::test_the_file_of_acls_counts_for_nothing",),
         server=True,
     ),
