@@ -348,8 +348,9 @@ class App:
         from proxy.security.security import Security  # noqa: PLC0415
 
         security = Security(config, self._files, folder)
-        if config.audit_log is not None and config.audit_log.is_relative_to(common.data_dir):
-            await asyncio.to_thread(claim_folder, self._files, Path(common.data_dir))
+        data_dir = Path(common.data_dir)
+        if config.audit_log is not None and _is_inside(config.audit_log, data_dir):
+            await asyncio.to_thread(claim_folder, self._files, data_dir)
         await security.start()
         self._security = security
 
@@ -518,6 +519,11 @@ class App:
         for task in self._http.values():
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path is in a folder; either may be relative."""
+    return path.absolute().is_relative_to(folder.absolute())
 
 
 def _raise_open_files() -> None:
