@@ -243,7 +243,7 @@ class PartitionCopy:
             self._topic, self.place.partition, self._channel_ended
         )
         self._channel.begin(lease.pid, generation, lease.sequence_number)
-        # Until the first fetch, the end at the start is what is known.
+        # Before the first fetch, only the source's end at the start is known.
         self.progress.end_offset = max(self.progress.end_offset, self.stop_at)
         self._update_progress()
         self._hub.read(self)

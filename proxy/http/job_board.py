@@ -7,7 +7,7 @@ last one without. A job that was ended on purpose loses no time.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pidlease.engine.engine import wall_clock_ms
@@ -55,6 +55,12 @@ class _Process:
     def is_live(self, now_s: float) -> bool:
         """Whether it runs, and a report is not overdue."""
         return self.report.state == "running" and now_s - self.at_s < SILENT_SECONDS
+
+
+def _sum_of_lags(processes: Iterable[_Process]) -> int | None:
+    """Return the lag of processes together; None: none of them knows its own."""
+    known = [each.report.lag for each in processes if each.report.lag is not None]
+    return sum(known) if known else None
 
 
 class TooManyProcessesError(Exception):
@@ -137,9 +143,9 @@ class _Job:
     def _note_present(self, process: _Process, now_s: float) -> None:
         """Note the lag, the step and the end, by the processes that report."""
         live = [each for each in self.processes.values() if each.is_live(now_s)] or [process]
-        known = [each.report.lag for each in live if each.report.lag is not None]
-        if known:  # a process that has just started knows none yet
-            self._lag = sum(known)
+        lag = _sum_of_lags(live)
+        if lag is not None:  # a process that has just started knows none yet
+            self._lag = lag
         self._step_s = max(each.report.step_seconds for each in live)
         self._was_ended = all(each.report.state == "ended" for each in live)
 
@@ -158,14 +164,13 @@ class _Job:
         of_last = "silent" if last.report.state == "running" else last.report.state
         # Of a job that is gone, the lag is not known any more.
         seen = live or ([] if of_last == "silent" else [last])
-        lags = [each.report.lag for each in seen if each.report.lag is not None]
         return JobState(
             kind=last.report.kind,
             job=last.report.job,
             state=("stalled" if stall_s else "running") if live else of_last,
             records=self._records,
             duplicates=self._duplicates,
-            lag=sum(lags) if lags else None,
+            lag=_sum_of_lags(seen),
             rate=sum(each.rate for each in live),
             lost_seconds=self._lost_s + stall_s,
             first_ms=self._first_ms,

@@ -167,7 +167,7 @@ def test_a_change_at_one_server_counts_at_both(servers: _Servers) -> None:
     other = EntryFile(RealFiles(), b.data_dir / "security", QUOTA_FILE)
     until(lambda: other.read() == {quota}, "the quota at the other server")
 
-    # A user who was removed while a server was down stays removed when the server starts.
+    # A server is down while a user is removed: after its start, the user is still removed.
     b.stop()
     gone_user = UserScramCredentialDeletion("carol", ScramMechanism.SCRAM_SHA_256)
     servers.admin(a).alter_user_scram_credentials([gone_user])["carol"].result(WAIT_S)

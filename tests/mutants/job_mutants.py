@@ -27,8 +27,8 @@ JOBS: Final = (
     Mutant(
         "a lag that is not known yet ends a stall",
         _BOARD,
-        "        if known:  # a process that has just started knows none yet\n",
-        "        if known or True:\n",
+        "        if lag is not None:  # a process that has just started knows none yet\n",
+        "        if True:\n",
         (f"{_TESTS}::test_a_crash_is_lost_time_until_a_record_is_acknowledged_again",),
     ),
     Mutant(

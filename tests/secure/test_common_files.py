@@ -463,7 +463,7 @@ async def test_an_edit_while_the_coordinator_is_away_is_passed_on_later(
 
 
 def _seen_by(security: Security) -> frozenset[Acl]:
-    """Return the ACLs in force. Read the rows first, as a shared journal does by itself."""
+    """Read the rows, as a shared journal does in the background; return the ACLs in force."""
     files: Any = security._common[security._acls.path]._common
     files._journal.refresh()
     assert security.authorizer is not None
