@@ -27,13 +27,14 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.kafka.listener_counts import ListenerCounts
 from proxy.kafka.memory_budget import MemoryBudget
 
-_SMALL_BUFFER_BYTES: Final = 64 << 10
 #: An incomplete frame larger than this gets a buffer of its own.
 _LARGE_FRAME_BYTES: Final = 16 << 10
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES_MIN: Final = 8
 #: Up to here, copying responses into one buffer costs less than handing over each part.
 _COPIED_BYTES_MAX: Final = 8 << 10
+#: The size of the buffer that a connection reads small requests into.
+READ_BUFFER_BYTES: Final = 64 << 10
 #: How long a request may take to arrive, plus the time for its size by the speed below.
 STALLED_SECONDS: Final = 30.0
 #: The slowest that a large request may arrive.
@@ -228,6 +229,8 @@ class Handler(Protocol):
 
     budget: MemoryBudget
     turns: Turns
+    #: What connections read into, one after the other.
+    read_buffer: bytearray
     request_bytes_max: int
 
     @property
@@ -271,7 +274,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         #: The largest request.
         self.request_bytes_max = handler.request_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+        self._shared_buffer: Final = handler.read_buffer
+        #: One of its own only while a part of a request, or requests that wait, are in it.
+        self._buffer = self._shared_buffer
         self._start = 0
         self._end = 0
         self._frame: bytearray | None = None
@@ -467,8 +472,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _compact(self) -> None:
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._start and len(self._buffer) - self._end < _LARGE_FRAME_BYTES:
+            self._buffer = self._shared_buffer
+            return
+        shared = self._buffer is self._shared_buffer
+        if shared or (self._start and len(self._buffer) - self._end < _LARGE_FRAME_BYTES):
             rest = self._buffer[self._start : self._end]
+            if shared:  # the next connection reads into it
+                self._buffer = bytearray(READ_BUFFER_BYTES)
             self._buffer[: len(rest)] = rest
             self._start, self._end = 0, len(rest)
 

@@ -15,7 +15,7 @@ from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.response_error_codes import code_of
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.client_connection import KafkaConnection, Slot, Turns
+from proxy.kafka.client_connection import READ_BUFFER_BYTES, KafkaConnection, Slot, Turns
 from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.listener_counts import ListenerCounts
@@ -54,6 +54,7 @@ class KafkaListener:
     def __init__(self, config: KafkaListenerConfig, budget: MemoryBudget, apis: Apis) -> None:
         self.budget = budget
         self.turns = Turns()
+        self.read_buffer = bytearray(READ_BUFFER_BYTES)
         self.request_bytes_max = config.request_bytes_max
         self.counts: Final = ListenerCounts()
         self.connections: set[KafkaConnection] = set()

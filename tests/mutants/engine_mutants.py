@@ -11,6 +11,7 @@ from tests.mutants.mutant import (
     PACKED,
     PARTITION,
     PRODUCE,
+    READ_BUFFER,
     RECOVERY,
     RING,
     SIM,
@@ -186,6 +187,20 @@ ENGINE: Final = (
         "            slot = next(s for s in slots if s.ready)\n"
         "            slots.remove(slot)\n",
         (ORDER,),
+    ),
+    Mutant(
+        "a part of a request stays in the buffer of all connections",
+        "proxy/kafka/client_connection.py",
+        "                self._buffer = bytearray(READ_BUFFER_BYTES)\n",
+        "                pass\n",
+        (READ_BUFFER,),
+    ),
+    Mutant(
+        "a connection without a request keeps its own buffer",
+        "proxy/kafka/client_connection.py",
+        "            self._start = self._end = 0\n            self._buffer = self._shared_buffer\n",
+        "            self._start = self._end = 0\n",
+        (READ_BUFFER,),
     ),
     Mutant(
         "packed states: a repeat of the last five is let through",
