@@ -3,6 +3,7 @@
 Three servers share a real Kafka. It is the coordinator, or a real ZooKeeper is. A producer writes
 to each partition all the time. The figure is the time from the fault to the first acknowledgement
 afterwards, or a later and longer time without one, of each partition that the server owned.
+With `--producers` that many have appended to the topic before, one record each.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pidlease.testing.server_process import PIDLEASE
+from tests.benchmarks.filled_states import fill
 from tests.crash.readback import consume
 from tests.crash.steady_writes import SteadyWrites
 from tests.servers.kafka import KafkaServer
@@ -147,7 +149,9 @@ class Cluster:
 def _upstream(
     folder: Path, *, with_zookeeper: bool
 ) -> Iterator[tuple[KafkaServer, dict[str, str]]]:
-    settings = {"coordination": "auto", "shared": "true", "log_level": "info"}
+    settings = {
+        "coordination": "auto", "shared": "true", "log_level": "info", "ring_capacity": "2000000",
+    }  # fmt: skip
     with ExitStack() as stack:
         kafka = stack.enter_context(KafkaServer(folder / "kafka"))
         if with_zookeeper:
@@ -157,7 +161,12 @@ def _upstream(
 
 
 def _separate(
-    kafka: KafkaServer, settings: dict[str, str], folder: Path, partitions: int, rounds: int
+    kafka: KafkaServer,
+    settings: dict[str, str],
+    folder: Path,
+    partitions: int,
+    rounds: int,
+    producers: int,
 ) -> list[Fault]:
     """Servers of their own: killed, suspended, stopped, and drained by a command."""
     names = ("kill -9", "SIGSTOP", "stop by SIGTERM", "`pidlease servers drain`")
@@ -172,6 +181,11 @@ def _separate(
         teller, *victims = servers
         bootstrap = ",".join(each.bootstrap for each in servers)
         cluster = Cluster(kafka, [teller.http_url], bootstrap, partitions)
+        if producers:
+            began = time.monotonic()
+            fill(servers, cluster.topic, partitions, producers)
+            print(f"{producers} producers appended within {time.monotonic() - began:.0f} s")
+            cluster.settled()
         for number in range(rounds):
             for fault in faults:
                 _one(cluster, fault, victims[number % len(victims)], teller)
@@ -250,6 +264,7 @@ def main(
     *,
     zookeeper: Annotated[bool, typer.Option(help="ZooKeeper is the coordinator.")] = False,
     workers: Annotated[bool, typer.Option(help="Also kill workers of one supervisor.")] = True,
+    producers: Annotated[int, typer.Option(min=0, help="Others with a state.")] = 0,
 ) -> None:
     """Measure, print a table, and write build/takeover.json."""
     faults: list[Fault] = []
@@ -258,8 +273,10 @@ def main(
         _upstream(Path(folder), with_zookeeper=zookeeper) as (kafka, settings),
     ):
         for count in partitions or [12, 100]:
-            for way in (_separate, _workers) if workers else (_separate,):
-                faults += way(kafka, settings, Path(folder) / f"{count}", count, rounds)
+            below = Path(folder) / f"{count}"
+            faults += _separate(kafka, settings, below, count, rounds, producers)
+            if workers:
+                faults += _workers(kafka, settings, below, count, rounds)
     table = Table("fault", "partitions", "n", "p50, s", "p99, s", "max, s")
     for each in faults:
         found = each.figures()

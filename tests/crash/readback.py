@@ -105,8 +105,10 @@ def consume(
                 found.append(Stored(topic, partition, offset, value, message.key() or b""))
     finally:
         consumer.close()
-    for number in range(partitions):
-        offsets = [each.offset for each in found if each.partition == number]
+    offsets_of: dict[int, list[int]] = {number: [] for number in range(partitions)}
+    for each in found:
+        offsets_of[each.partition].append(each.offset)
+    for number, offsets in offsets_of.items():
         if markers:
             assert offsets == sorted(set(offsets))
             continue
