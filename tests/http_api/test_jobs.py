@@ -68,6 +68,19 @@ def test_a_process_that_starts_again_with_its_id_counts_anew() -> None:
     assert board.later(0).records == 107
 
 
+@pytest.mark.parametrize("state", ["ended", "failed"])
+def test_a_report_that_arrives_after_the_last_one_changes_nothing(state: str) -> None:
+    board = Board()
+    board.report()
+    board.report(state=state, records=20, lag=0)
+    board.report(records=15, lag=2)
+    job = board.later(SILENT_SECONDS)
+    assert (job.state, job.records, job.lag) == (state, 20, 0)
+    board.report(started_ms=2, records=1, lag=1)
+    job = board.later(0)
+    assert (job.state, job.records, job.lag) == ("running", 21, 1)
+
+
 @pytest.mark.parametrize("state", ["running", "failed"])
 def test_a_crash_is_lost_time_until_a_record_is_acknowledged_again(state: str) -> None:
     board = Board()
