@@ -337,16 +337,23 @@ def sweep_asides(files: Files, folder: Path) -> None:
             files.remove(folder / name)
 
 
-def write_aside(files: Files, path: Path, chunks: Iterable[Buffer]) -> None:
+def write_aside(
+    files: Files, path: Path, chunks: Iterable[Buffer], mode: int | None = None
+) -> None:
     """Replace a file as a whole: after a crash it has the old content, or the new.
 
     Writes another file, fsyncs and renames it, and fsyncs the folder.
+
+    Parameters:
+        mode: the file's permissions, from before the first byte is written; None: the default.
     """
     aside = aside_path(path.parent)
     try:
         opened = files.open(aside, create=True)
         try:
             opened.truncate(0)
+            if mode is not None:
+                aside.chmod(mode)
             position = 0
             for chunk in chunks:
                 opened.write_at([chunk], position)

@@ -226,8 +226,7 @@ class CommonFile(Generic[_EntryT]):
 
     def _write(self, path: Path, content: bytes) -> None:
         make_durable_folder(self._file.files, path.parent)
-        write_aside(self._file.files, path, [content])
-        path.chmod(_MODE)
+        write_aside(self._file.files, path, [content], _MODE)
 
     def _versions(self) -> object:
         return self._file.version(), self._common.version(self._name)

@@ -139,8 +139,7 @@ class EntryFile(Generic[_EntryT]):
             OSError: it may have been replaced or not.
         """
         mode = self.path.stat().st_mode if self.files.exists(self.path) else 0o600
-        write_aside(self.files, self.path, [content])
-        self.path.chmod(mode)
+        write_aside(self.files, self.path, [content], mode & 0o777)
 
     def parse(self, content: bytes, where: object = None) -> frozenset[_EntryT]:
         """Return the entries of a file.

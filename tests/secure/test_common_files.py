@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
+from typing_extensions import override
 
 from pidlease.coordination.common_files import CommonFilesError, CommonFileTooLongError
 from pidlease.coordination.journal.journal import JournalError, Row
@@ -34,8 +35,13 @@ class _Server:
     """The ACLs of a server."""
 
     def __init__(self, folder: Path, journal: MemoryJournal) -> None:
-        self.file: EntryFile[Acl] = EntryFile(RealFiles(), folder / "security", ACL_FILE)
         self.journal = MemoryJournal(journal)
+        self._folder = folder
+        self.use(RealFiles())
+
+    def use(self, files: RealFiles) -> None:
+        """Start with the file of this folder."""
+        self.file: EntryFile[Acl] = EntryFile(files, self._folder / "security", ACL_FILE)
         self.start()
 
     def start(self) -> None:
@@ -332,6 +338,37 @@ def test_a_file_that_is_kept_aside_is_never_replaced(pair: tuple[_Server, _Serve
         assert two.sync() == {_A}
     kept = sorted(two.file.path.parent.glob("acls.before-common*"))
     assert [two.file.parse(each.read_bytes()) for each in kept] == [{_B}, {_C}]
+
+
+class _NotedModes(RealFiles):
+    """Notes the permissions of files from before they have their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes: list[int] = []
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        self.modes.append(source.stat().st_mode & 0o777)
+        super().rename(source, target)
+
+
+def test_no_file_is_readable_by_others_for_a_moment(pair: tuple[_Server, _Server]) -> None:
+    one, two = pair
+    one_files, two_files = _NotedModes(), _NotedModes()
+    one.use(one_files)
+    two.use(two_files)
+    for acl in (_A, _B):
+        one.edit(acl)
+        one.sync()
+        two.sync()
+    assert len(one_files.modes) >= 4
+    assert len(two_files.modes) >= 4
+    assert {*one_files.modes, *two_files.modes} == {0o600}
+    two.file.path.chmod(0o640)
+    two_files.modes.clear()
+    two.edit(_C)
+    assert two_files.modes == [0o640]
 
 
 def test_the_mode_of_a_file_stays(pair: tuple[_Server, _Server]) -> None:
