@@ -73,6 +73,7 @@ def verify(files: Files, path: Path, began: Progress, advance: Progress) -> Repo
         _check_file(context, path / "sequence" / "blocks", check_sequence)
         _check_file(context, path / "sequence" / "names", check_names)
         _check_file(context, path / "groups", check_offsets)
+        _note_directories_within(context, path)
     except PermissionError as error:
         raise UnusableDirectoryError(f"{path} may not be read by this user: {error}") from error
     report.totals.producers = len(report.pids)
@@ -105,6 +106,13 @@ def _check_identity(context: CheckContext, path: Path) -> None:
     if version < 1 or not _CLUSTER_ID.fullmatch(cluster_id):
         text = f"is damaged (format {version}, cluster id {cluster_id!r})"
         context.report.wrong(Kind.DAMAGED, meta, text, position=0)
+
+
+def _note_directories_within(context: CheckContext, path: Path) -> None:
+    """Note data directories inside this one: `cp` puts a second backup into the first."""
+    for name in context.files.list(path):
+        if context.files.exists(path / name / "meta.json"):
+            context.report.note(path / name, "is another data directory, and was not checked")
 
 
 def _topics(context: CheckContext, folder: Path) -> Iterator[Topic]:

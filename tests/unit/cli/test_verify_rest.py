@@ -35,6 +35,16 @@ def test_a_snapshot_of_a_newer_format(tmp_path: Path) -> None:
     assert "format 3 is newer than 2" in found.output
 
 
+def test_a_data_directory_inside_another_one(tmp_path: Path) -> None:
+    data = filled(tmp_path / "d")
+    assert not data.verify().notes
+    filled(data.path / "second-backup")
+    found = data.verify()
+    assert found.code == 0
+    assert "is another data directory, and was not checked" in found.notes
+    assert "note: second-backup: is another" in data.shown()
+
+
 def test_a_snapshot_without_a_manifest(tmp_path: Path) -> None:
     data = filled(tmp_path / "d")
     (data.path / "snapshots" / "snapshot-000000000001" / "manifest.json").unlink()
