@@ -152,6 +152,8 @@ class StreamGate:
         #: When it was last read or appended to, by `time.monotonic`; at first, when it was loaded.
         self.touched: float = time.monotonic()
         self._known = log.end_offset == 0
+        #: Grows when what is being read from the log is no longer the newest.
+        self._doubts = 0
         self._closing: StreamBatch | None = None
         #: The last Stream-Seq in the log; None: it is not known.
         self._order: bytes | None = b"" if self._known else None
@@ -188,6 +190,7 @@ class StreamGate:
 
     def doubt(self) -> None:
         """Read again what the log says, because others may have written to it."""
+        self._doubts += 1
         self.closed = None
         self._known = False
         self._order = None
@@ -202,7 +205,8 @@ class StreamGate:
         """
         order = pending.send.order if isinstance(pending, StreamBatch) else None
         known = self._known and (order is None or self._order is not None)
-        if known and self._closing is None:
+        # Later batches do not overtake those that wait.
+        if known and self._closing is None and not self._parked:
             return False
         self._parked.append(pending)
         if not known:
@@ -239,6 +243,7 @@ class StreamGate:
             self._orders = [each for each in self._orders if each is not batch]
         if self._closing is batch:
             records = 0 if send.closing is Closing.ALONE else batch.header.records
+            self._doubts += 1
             self.closed = Closed(offset, offset + records)
             self._closing = None
             self._release()
@@ -286,13 +291,16 @@ class StreamGate:
             LogError: it cannot be read.
         """
         try:
-            if not self._known:
-                self.closed = await self._last_close()
-                self._known = True
+            while not self._known:
+                doubts, closed = self._doubts, await self._last_close()
+                if doubts == self._doubts:
+                    self.closed = closed
+                    self._known = True
             parked = [each.send for each in self._parked if isinstance(each, StreamBatch)]
             if any(each.order is not None for each in parked):
-                found = await self._stored_order()
-                self._order = max(self._order or b"", found)
+                doubts, found = self._doubts, await self._stored_order()
+                if doubts == self._doubts:
+                    self._order = max(self._order or b"", found)
         except (OSError, UndecodableError, OffsetRangeError) as error:
             LINES.write(_log, "error", "a stream cannot be read", kind_of(error), error=str(error))
             raise LogError(reason_for_clients(error)) from error

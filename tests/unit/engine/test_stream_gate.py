@@ -1,0 +1,153 @@
+"""Batches that wait until a stream's end is known keep their order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest_asyncio
+from typing_extensions import override
+
+from pidlease.core.pid import Policy, make_pid
+from pidlease.core.state import Batch
+from pidlease.engine.batch_identity import batch_of
+from pidlease.engine.partition import Partition
+from pidlease.engine.partition_context import PartitionContext
+from pidlease.engine.pending_batches import Submitted
+from pidlease.engine.stream_gate import (
+    STREAM_HEADER,
+    Closed,
+    Closing,
+    StreamBatch,
+    StreamGate,
+    StreamSend,
+)
+from pidlease.engine.topic_counts import Counts
+from pidlease.kafka.records.identity_header import Identity
+from pidlease.kafka.records.record_batch import read_header
+from pidlease.log.ports import AppendDone, LogPart, NewBatch
+from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import TopicPartition
+from pidlease.storage.topics.topic_store import Topic
+from tests.kafka_listener.batches import identified
+from tests.sim.batches import make_batch
+from tests.unit.engine.fakes import FakeLeases, FakeLog
+
+_PID = make_pid(Policy.MONOTONIC, 7)
+
+
+class _Log(FakeLog):
+    """A log with one batch, which can be read when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end_offset = 1
+        self.last = make_batch([b"old"])
+        self.reads = 0
+        self.allowed = asyncio.Semaphore(0)
+
+    @override
+    def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
+        super().append(batches, done)
+        asyncio.get_running_loop().call_soon(self.succeed)
+
+    @override
+    async def read(self, offset: int, max_bytes: int) -> LogPart:
+        self.reads += 1
+        found = bytes(self.last)
+        await self.allowed.acquire()
+        return LogPart(found, None)
+
+
+@pytest_asyncio.fixture
+async def pool() -> AsyncIterator[IoPool]:
+    pool = IoPool(asyncio.get_running_loop(), 1)
+    yield pool
+    pool.close()
+
+
+class _Stream:
+    """A partition that is a stream, and a producer under policy monotonic."""
+
+    def __init__(self, pool: IoPool) -> None:
+        self.log = _Log()
+        leases = FakeLeases()
+        leases.fences[_PID] = 0
+        context = PartitionContext(leases, Counts(), lambda: 1000)
+        name = TopicPartition("s", 0)
+        self.partition = Partition(name, Topic("s", "id", 1, {}), self.log, context)
+        self.partition.set_stream(is_stream=True, pool=pool)
+        self.outcomes: list[tuple[int, str]] = []
+
+    @property
+    def gate(self) -> StreamGate:
+        assert self.partition.gate is not None
+        return self.partition.gate
+
+    def send(self, sequence: int) -> None:
+        data = make_batch([b"%d" % sequence], pid=-1, epoch=-1, first=-1)
+        header = read_header(data)
+        self.partition.produce(
+            Submitted(
+                _PID, header, data, Batch(0, sequence, sequence, 1, header.crc),
+                lambda outcome: self.outcomes.append((sequence, outcome.status.value)),
+            )
+        )  # fmt: skip
+
+    def send_ordered(self, order: bytes) -> None:
+        data = make_batch([b"ordered"], pid=-1)
+        header = read_header(data)
+        done: Callable[[object], None] = lambda _: None  # noqa: E731
+        send = StreamSend(order=order)
+        self.partition.produce(
+            StreamBatch(-1, header, data, batch_of(header), done, self.gate, send)
+        )
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+
+
+async def test_a_batch_of_the_turn_in_which_the_end_is_known(pool: IoPool) -> None:
+    stream = _Stream(pool)
+    stream.send(5)
+    stream.log.allowed.release()
+    await _until(lambda: stream.gate.is_known)
+    stream.send(6)
+    await _until(lambda: len(stream.outcomes) == 2)
+    assert stream.outcomes == [(5, "appended"), (6, "appended")]
+
+
+async def test_a_batch_during_the_search_for_the_last_stream_seq(pool: IoPool) -> None:
+    stream = _Stream(pool)
+    stream.send(5)
+    stream.send_ordered(b"a")
+    stream.log.allowed.release()
+    await _until(lambda: stream.log.reads == 2)
+    assert stream.gate.is_known
+    stream.send(6)
+    stream.log.allowed.release()
+    await _until(lambda: len(stream.outcomes) == 2)
+    assert stream.outcomes == [(5, "appended"), (6, "appended")]
+    assert len(stream.log.stored) == 3
+
+
+async def test_a_close_that_arrives_while_the_end_is_read(pool: IoPool) -> None:
+    """Another server has stored it: `Partition.read_on` applies it meanwhile."""
+    stream = _Stream(pool)
+    known = asyncio.create_task(stream.gate.known())
+    await _until(lambda: stream.log.reads == 1)
+    stream.log.last = _closing()
+    stream.log.end_offset = 2
+    stream.gate.doubt()
+    stream.log.allowed.release()
+    stream.log.allowed.release()
+    await known
+    assert stream.gate.closed == Closed(1, 2)
+
+
+def _closing() -> bytearray:
+    header = (STREAM_HEADER, Closing.WITH_DATA.value)
+    data = bytearray(identified([b"last"], Identity(0, "", 0, 0, 0), header=header))
+    data[:8] = (1).to_bytes(8, "big")
+    return data
