@@ -15,6 +15,8 @@ from pidlease.log.ports import Forwarded, NewBatch
 #: The largest append. It bounds how many bytes a crash can tear, and how long a response waits.
 GROUP_BYTES_MAX: Final = 8 << 20
 GROUP_BATCHES_MAX: Final = 1000
+#: A segment has no more offsets: its indexes have 32 bits for them.
+GROUP_RECORDS_MAX: Final = 2**31 - 1
 
 _log = structlog.get_logger(__name__)
 
@@ -126,10 +128,11 @@ class Watched(Pending):
 def next_group(queue: deque[Pending]) -> list[Pending]:
     """Remove the batches of the next append from the queue, and return them."""
     group: list[Pending] = []
-    size = 0
+    size = records = 0
     while queue and len(group) < GROUP_BATCHES_MAX:
         size += len(queue[0].data)
-        if group and size > GROUP_BYTES_MAX:
+        records += queue[0].header.records
+        if group and (size > GROUP_BYTES_MAX or records > GROUP_RECORDS_MAX):
             break
         group.append(queue.popleft())
     return group

@@ -44,6 +44,8 @@ _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 #: The attribute bits that only a broker sets, or that need a broker with transactions.
 _BROKERS_BITS: Final = _LOG_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT
+#: A record without key, value and headers: seven fields of a byte.
+RECORD_BYTES_MIN: Final = 7
 
 
 class BatchHeader(NamedTuple):
@@ -137,6 +139,7 @@ def read_from_client(data: Buffer) -> BatchHeader | None:
         or records != delta + 1
         or attributes & _BROKERS_BITS
         or attributes & CODEC_BITS >= len(CODECS)
+        or (records * RECORD_BYTES_MIN > len(data) and not attributes & CODEC_BITS)
         or crc32c(memoryview(data)[CRC_FROM:]) != crc
     ):
         return None
@@ -216,6 +219,9 @@ def check_from_client(header: BatchHeader) -> None:
             f"{header.records} records do not fit a last offset delta of {header.last_offset_delta}"
         )
     attributes = header.attributes
+    if header.records * RECORD_BYTES_MIN > header.size and not attributes & CODEC_BITS:
+        # The log assigns as many offsets as the header says.
+        raise InvalidBatchError(f"{header.records} records do not fit {header.size} bytes")
     if attributes & _CONTROL_BIT:
         raise InvalidBatchError("control batches are the broker's own")
     if attributes & _TRANSACTIONAL_BIT:

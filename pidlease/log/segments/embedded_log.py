@@ -345,6 +345,9 @@ class EmbeddedPartitionLog:
                 self._has_tail = True
                 raise
             self._undo(error, fsync=fsync)
+        except Exception:
+            self._has_tail = True  # a bug: the next append removes what was written
+            raise
         if fsync:
             self._unflushed = False
             self._mark.write(self._active.next_offset)

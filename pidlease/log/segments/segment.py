@@ -230,10 +230,16 @@ class ActiveSegment:
         self.log.write_at([batch.data for batch in batches], self.size)
         if fsync:
             self.log.fsync()
-        for batch in batches:
-            self._index(batch.header, batch.base_offset)
-            self.size += batch.header.size
-            self.next_offset = batch.base_offset + batch.header.records
+        size, next_offset = self.size, self.next_offset
+        try:
+            for batch in batches:
+                self._index(batch.header, batch.base_offset, size)
+                size += batch.header.size
+                next_offset = batch.base_offset + batch.header.records
+        except Exception:
+            self._index_failed = True  # it may have entries of this append
+            raise
+        self.size, self.next_offset = size, next_offset
 
     def cut(self) -> None:
         """Remove all bytes of a failed append.
@@ -291,7 +297,7 @@ class ActiveSegment:
             }
         try:
             for batch in scan(self.log, self.size, size, self.next_offset):
-                self._index(batch.header, batch.header.base_offset)
+                self._index(batch.header, batch.header.base_offset, self.size)
                 self.size += batch.header.size
                 self.next_offset = batch.header.last_offset + 1
         except BrokenBatchError as error:
@@ -351,8 +357,8 @@ class ActiveSegment:
                 file.truncate(length)
             self._indexes[suffix] = (file, length)
 
-    def _index(self, header: BatchHeader, base_offset: int) -> None:
-        entries = self.indexer.add(header, base_offset, self.size)
+    def _index(self, header: BatchHeader, base_offset: int, position: int) -> None:
+        entries = self.indexer.add(header, base_offset, position)
         if entries is not None:
             self._write_index(INDEX_SUFFIX, entries.offsets)
             self._write_index(TIME_SUFFIX, entries.times)

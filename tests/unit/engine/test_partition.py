@@ -59,6 +59,16 @@ async def test_a_group_is_bounded_in_batches_and_bytes(monkeypatch: pytest.Monke
     assert statuses(*told) == [APPENDED] * 4
 
 
+async def test_a_group_is_bounded_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the offsets of a segment; a header may claim any number of compressed records."""
+    bench = Bench()
+    monkeypatch.setattr(module, "GROUP_RECORDS_MAX", 2)
+    told = [bench.send(first) for first in range(5)]
+    await bench.flow()
+    assert bench.log.groups == [2, 2, 1]
+    assert statuses(*told) == [APPENDED] * 5
+
+
 async def test_persisted_follows_the_log_and_not_what_was_pushed() -> None:
     bench = Bench()
     bench.send(0)

@@ -22,7 +22,7 @@ from pidlease.engine.stream_gate import (
 )
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.identity_header import Identity
-from pidlease.kafka.records.record_batch import read_header
+from pidlease.kafka.records.record_batch import read_header, whole_batches
 from pidlease.log.ports import AppendDone, LogPart, NewBatch
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import TopicPartition
@@ -54,7 +54,7 @@ class _Log(FakeLog):
         self.reads += 1
         found = bytes(self.last)
         await self.allowed.acquire()
-        return LogPart(found, None)
+        return LogPart(found, whole_batches(found))
 
 
 @pytest_asyncio.fixture

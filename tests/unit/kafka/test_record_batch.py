@@ -12,9 +12,11 @@ from pidlease.kafka.records.record_batch import (
     check_from_client,
     check_intact,
     place,
+    read_from_client,
     read_header,
     whole_batches,
 )
+from tests.kafka_listener.batches import batch, changed
 from tests.sim.batches import make_batch, read_records
 
 CRC_FROM = 21
@@ -103,6 +105,8 @@ def test_a_batch_cut_anywhere_is_noticed() -> None:
         ({"records": 3}, "do not fit"),
         ({"last_offset_delta": -1, "records": 0}, "do not fit"),
         ({"last_offset_delta": 5}, "do not fit"),
+        ({"last_offset_delta": 99, "records": 100}, "100 records do not fit 7[0-9] bytes"),
+        ({"last_offset_delta": 2**31 - 2, "records": 2**31 - 1}, "do not fit 7[0-9] bytes"),
         ({"attributes": 0x20}, "control"),
         ({"attributes": 0x10}, "transactional"),
         ({"attributes": 5}, "compression type 5"),
@@ -114,6 +118,15 @@ def test_what_a_client_may_not_say(change: dict[str, int], message: str) -> None
     check_from_client(header)
     with pytest.raises(InvalidBatchError, match=message):
         check_from_client(header._replace(**change))
+
+
+def test_the_smallest_records_and_compressed_ones_fit() -> None:
+    data = bytes(batch([None] * 1000))
+    assert read_from_client(data) == read_header(data)
+    check_from_client(read_header(data))
+    more = changed(data, last_offset_delta=1500, records=1501)
+    assert read_from_client(more) is None
+    assert read_from_client(changed(more, attributes=4)) is not None
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 127, 255])

@@ -8,8 +8,10 @@ from typing import cast
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.segment import base_offset_of
+from pidlease.log.segments.sparse_index import Indexer
 from pidlease.storage.errors import AppendFailedError, LogStoppedError
 from pidlease.storage.files import read_file
 from pidlease.storage.io_pool import IoPool
@@ -67,6 +69,28 @@ def test_a_failed_append_leaves_nothing_behind(name: str) -> None:
     for seed in SEEDS:
         after = open_log(files.power_loss(seed))
         assert [each.value[:2] for each in read_all(after)] == [b"%d/" % n for n in range(6)], seed
+
+
+def test_an_append_that_fails_by_a_bug_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = SimFiles(3)
+    log = open_log(files, config(fsync=FsyncPolicy.INTERVAL))
+    fill(log, 5)
+
+    def broken(self: Indexer, header: BatchHeader, base_offset: int, position: int) -> None:
+        if base_offset == 6:
+            raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Indexer, "add", broken)
+        with pytest.raises(ValueError, match="a bug"):
+            log.append_blocking([simple(99), simple(98, size=100)])
+    assert log.end_offset == 5
+    assert log.append_blocking([simple(5)]) == [5]
+    after = open_log(files, config(), clean=True)
+    for each in (log, after):
+        assert [record.value[:2] for record in read_all(each)] == [b"%d/" % n for n in range(6)]
 
 
 @pytest.mark.parametrize("name", BREAKS)
