@@ -501,11 +501,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.fill()
             return
         except Exception as error:  # noqa: BLE001 - a bug of ours: this client reconnects
-            LINES.write(_log, "error", "request failed", kind_of(error), error, peer=self.peer,
-                        error=repr(error))  # fmt: skip
-            self._pause()
-            self.close()
-            slot.fill()
+            self.fail(slot, error)
             return
         if self._poll is not None and slot.api_key != self._poll[0]:
             self._end_poll()
@@ -527,14 +523,30 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._poll[1].set_result(None)
         self._poll = None
 
+    def fail(self, slot: Slot, error: Exception) -> None:
+        """Log a bug, and close: there is no response, and no later request may overtake this one.
+
+        Parameters:
+            slot: of the request; its memory is released.
+        """
+        LINES.write(_log, "error", "request failed", (slot.api_key, kind_of(error)), error,
+                    api_key=slot.api_key, peer=self.peer, error=repr(error))  # fmt: skip
+        self._break_off()
+        slot.fill()
+
+    def _break_off(self) -> None:
+        """Handle no more requests, not even those that have arrived; close the connection."""
+        self._finishing = True
+        self._start = self._end = 0
+        self._pause()
+        self.close()
+
     def refuse(self, reason: str) -> None:
         """Log a malformed request and close: Kafka's protocol has no response for it."""
         self._handler.counts.malformed += 1
         LINES.write(_log, "warning", "connection closed: malformed request", (self.host, reason),
                     peer=self.peer, reason=reason)  # fmt: skip
-        self._start = self._end = 0
-        self._pause()
-        self.close()
+        self._break_off()
 
     # ------------------------------------------------------------------ back-pressure
 

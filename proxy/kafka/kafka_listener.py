@@ -14,7 +14,7 @@ import structlog
 from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.response_error_codes import code_of
-from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import READ_BUFFER_BYTES, KafkaConnection, Slot, Turns
 from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.listener_config import KafkaListenerConfig
@@ -230,11 +230,7 @@ class KafkaListener:
             slot.connection.refuse(str(error))
             slot.fill()
         except Exception as error:  # noqa: BLE001 - a bug of ours: this client reconnects
-            LINES.write(_log, "error", "request failed", (header.api_key, kind_of(error)), error,
-                        api_key=header.api_key, version=header.version, client=header.client_id,
-                        error=repr(error))  # fmt: skip
-            slot.connection.close()
-            slot.fill()
+            slot.connection.fail(slot, error)
 
 
 def _give(slot: Slot, header: RequestHeader, answer: bytes) -> None:

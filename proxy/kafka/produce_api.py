@@ -101,14 +101,21 @@ class _Reply:
         if not self._missing:
             self._send()
 
+    def fail(self, error: Exception) -> None:
+        """Close the connection: a bug keeps this request from its response."""
+        self._slot.connection.fail(self._slot, error)
+
     def _send(self) -> None:
         slot = self._slot
         if self._request.acks != 0:
-            slot.fill(
-                write_produce_response(
+            try:
+                response = write_produce_response(
                     self._version, slot.correlation_id, self._request, self._results
                 )
-            )
+            except Exception as error:  # noqa: BLE001 - a bug must not keep the request's memory
+                self.fail(error)
+            else:
+                slot.fill(response)
             return
         slot.fill()
         if any(result.code for result in self._results):
@@ -437,9 +444,13 @@ class ProduceApi:
     async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
         """Set the results of unknown partitions, after a check of which of them exist."""
         parts = {index: request.parts[index] for index in absent}
-        missing = await self._engine.missing(
-            [TopicPartition(part.topic, part.number) for part in parts.values()]
-        )
+        try:
+            missing = await self._engine.missing(
+                [TopicPartition(part.topic, part.number) for part in parts.values()]
+            )
+        except Exception as error:  # noqa: BLE001 - nothing waits for this task
+            reply.fail(error)
+            return
         for index, (topic, number, _) in parts.items():
             result = _not_yet(topic, number)
             if (topic, number) in missing:

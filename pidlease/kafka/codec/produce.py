@@ -39,6 +39,8 @@ _NO_STRING: Final = -1
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 #: In flexible versions, for an appended batch: no record errors, no message, no tags.
 _NO_ERRORS_FLEXIBLE: Final = b"\x01\x00\x00"
+#: The longest message of an error, in characters.
+_MESSAGE_MAX: Final = 1000
 #: In version 8, for an appended batch: no record errors, no message.
 _NO_ERRORS: Final = b"\0\0\0\0\xff\xff"
 #: The beginning of a response with one topic and one partition: correlation id, tags, one topic.
@@ -336,7 +338,9 @@ def _write_partition(version: int, index: int, result: PartitionResponse) -> byt
     flexible = version >= FLEXIBLE_FROM
     if not message:
         return part + (_NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS)
-    part += write_array(0, flexible=flexible) + write_string(message, flexible=flexible)
+    part += write_array(0, flexible=flexible)
+    # A message may repeat a name from the request, as long as Kafka's strings can be.
+    part += write_string(message[:_MESSAGE_MAX], flexible=flexible)
     return part + b"\0" if flexible else part
 
 
