@@ -1,4 +1,4 @@
-"""Requests that a bug keeps from their responses: they hold no memory, and nothing overtakes them."""
+"""Requests without responses by a bug of ours: they hold no memory, and nothing overtakes them."""
 
 import asyncio
 import struct

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pidlease.core.judge import Kind, Verdict
+from pidlease.core.rules import rules_of
 from pidlease.core.state import Batch
 
 #: How long later batches are held off. By then a batch on the wire has arrived, or its client has
@@ -18,7 +19,7 @@ from pidlease.core.state import Batch
 FAILED_HOLD_MS: Final = 120_000
 #: The most producers of a partition with a failed batch; beyond it the oldest are forgotten.
 _KEPT_MAX: Final = 10_000
-#: Kafka's sequence numbers wrap; those of other policies never get so far apart in the hold time.
+#: Kafka's sequence numbers wrap after so many.
 _NUMBERS: Final = 2**31
 #: How many of the oldest entries are checked whenever one is added.
 _SWEPT: Final = 4
@@ -50,7 +51,9 @@ class FailedFirsts:
         if (
             failed is None
             or batch.generation > failed.generation
-            or (batch.generation == failed.generation and _is_before(batch.first, failed.first))
+            or (
+                batch.generation == failed.generation and _is_before(pid, batch.first, failed.first)
+            )
         ):
             now_ms = self._clock_ms()
             self._sweep(now_ms)
@@ -87,7 +90,7 @@ class FailedFirsts:
             return False
         if batch.generation < failed.generation:
             return True
-        if not _is_before(failed.first, batch.first):
+        if not _is_before(pid, failed.first, batch.first):
             # It is the failed one, or comes before it: another server had that, and has not stored
             # it.
             return False
@@ -96,7 +99,7 @@ class FailedFirsts:
             return False
         # The state expects the failed one; or a later one, if the failed one is in the log after
         # all.
-        return verdict.kind is Kind.ADMIT or not _is_before(verdict.expected, failed.first)
+        return verdict.kind is Kind.ADMIT or not _is_before(pid, verdict.expected, failed.first)
 
     def first(self, pid: int) -> int:
         """Return the first sequence number of a producer's failed batch."""
@@ -107,6 +110,9 @@ class FailedFirsts:
         self.by_pid.pop(pid, None)
 
 
-def _is_before(sequence: int, other: int) -> bool:
-    """Return whether a sequence number comes before another one, modulo 2^31."""
+def _is_before(pid: int, sequence: int, other: int) -> bool:
+    """Return whether a producer's sequence number comes before another one."""
+    rules = rules_of(pid)
+    if rules is not None and not rules.wraps:
+        return sequence < other
     return 0 < (other - sequence) % _NUMBERS < _NUMBERS // 2

@@ -145,7 +145,7 @@ class ProduceChannels:
 
         Parameters:
             producer: its batches stay in order; 0: there is no order.
-            send: the batch; it gets the outcome, perhaps before this returns.
+            send: the batch; it gets the outcome after this returns.
         """
         key = (producer, send.place)
         route = self._routes.get(key)
@@ -153,7 +153,9 @@ class ProduceChannels:
             leader = self._cluster.view.leader(*send.place)
             if leader == NO_LEADER:
                 self._cluster.stale()
-                send.completed(UpstreamAwayError(f"no broker leads {send.place} now"))
+                error = UpstreamAwayError(f"no broker leads {send.place} now")
+                # Not from here: the receiver may send the next batch at once, and so on.
+                asyncio.get_running_loop().call_soon(send.completed, error)
                 return
             route = self._routes[key] = _Route(self._choose(leader, producer), key)
             route.channel.enter(producer)

@@ -8,6 +8,7 @@ from pidlease.core.judge import Age
 from pidlease.core.packed import unpack
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.rules import KAFKA
+from pidlease.core.state import Batch
 from pidlease.engine import pending_batches as module
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.appenders.failed_batches import FAILED_HOLD_MS
@@ -67,6 +68,27 @@ async def test_a_group_is_bounded_in_records(monkeypatch: pytest.MonkeyPatch) ->
     await bench.flow()
     assert bench.log.groups == [2, 2, 1]
     assert statuses(*told) == [APPENDED] * 5
+
+
+@pytest.mark.parametrize("last", [5, 10**9, 1_500_000_000, 4 * 10**9])
+async def test_the_first_of_two_failed_ranges_is_admitted_again(last: int) -> None:
+    """A copier's first range begins at 0, and its source's first record may have any offset."""
+    bench, pid = Bench(), make_pid(Policy.STRICT, 9)
+
+    def send(first: int, last: int) -> list[Outcome]:
+        data = make_batch([b"r"], pid=-1)
+        header = read_header(data)
+        told: list[Outcome] = []
+        batch = Batch(5, first, last, 1, header.crc)
+        bench.partition.produce(Submitted(pid, header, data, batch, told.append))
+        return told
+
+    told = [send(0, last), send(last + 1, last + 1)]
+    await bench.fail()
+    assert statuses(*told) == [FAILED] * 2
+    told = [send(0, last), send(last + 1, last + 1)]
+    await bench.flow()
+    assert statuses(*told) == [APPENDED] * 2
 
 
 async def test_persisted_follows_the_log_and_not_what_was_pushed() -> None:
