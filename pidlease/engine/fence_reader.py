@@ -6,9 +6,9 @@ before that, its earlier producer must not write under this server.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -45,8 +45,8 @@ class FenceReader:
         self._leases: Final = leases
         self._position = FencePosition(0, 0)
         self._call: Final = SharedCall(self._read_on)
-        #: The PIDs with a fence, and until when it is kept, in ms since 1970; in this order.
-        self._kept: Final[deque[tuple[int, int]]] = deque()
+        #: Until when the fence of a PID is kept, in ms since 1970; in this order.
+        self._kept: Final[dict[int, int]] = {}
         self.read_count = 0
 
     async def begin(self, load: Callable[[], Awaitable[None]]) -> None:
@@ -94,12 +94,18 @@ class FenceReader:
 
     def _keep(self, pids: Iterable[int]) -> None:
         until_ms = self._leases.now_ms() + 2 * self._leases.lease_ms + _SKEW_MS
-        self._kept.extend((pid, until_ms) for pid in pids)
+        for pid in pids:
+            self._kept.pop(pid, None)  # the latest grant counts
+            self._kept[pid] = until_ms
 
     def _sweep(self) -> None:
         """Forget fences that no producer can need any more."""
         now_ms = self._leases.now_ms()
-        while self._kept and self._kept[0][1] < now_ms:
-            pid, _ = self._kept.popleft()
-            if pid not in self._leases:
+        ended = [pid for pid, until_ms in takewhile(lambda kept: kept[1] < now_ms,
+                                                    self._kept.items())]  # fmt: skip
+        for pid in ended:
+            if pid in self._leases:
+                self._keep([pid])
+            else:
+                del self._kept[pid]
                 self._leases.unbind(pid)

@@ -149,7 +149,7 @@ class LeaseService:
             # Not the owner's generation: the name may have been granted again since this grant.
             return replace(found, name=name, generation=grant.generation)
         await self._sure(partition, grant.pid)
-        numbers = _next(partition, grant.pid, grant.former)
+        numbers = _next(partition, grant.pid)
         return self._lease_of(partition, grant.pid, grant.generation, numbers, name)
 
     def _lease_of(
@@ -230,7 +230,7 @@ class LeaseService:
                 f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"
                 " or by the name"
             )
-        numbers = _next(partition, pid, naming.former(pid))
+        numbers = _next(partition, pid)
         if fence >= 0:
             generation = fence
         else:
@@ -259,10 +259,10 @@ def _terms(wanted: LeaseWanted) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _next(partition: Partition, pid: int, former: int) -> tuple[int, int]:
+def _next(partition: Partition, pid: int) -> tuple[int, int]:
     """Return the next sequence number of a PID, and where its name's numbering continues."""
     state = partition.producer(pid)
     if state is not None:
         return state.high + 1, state.high + 1
-    before = partition.producer(former) if former >= 0 else None
+    before = partition.former_state(pid)
     return 0, 0 if before is None else before.high + 1

@@ -273,6 +273,9 @@ class NamedLeases:
             generation = bound.generation + (2 if wanted.pid < 0 else 1)
             # The last PID may have expired without a write, while the one before has the numbers.
             former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
+            if self._leases.keeps_fences:
+                # The owner of a partition knows whether the PID's appends have kept its lease.
+                former = bound.pid
         return Binding(pid, generation, former, self._leases.now_ms())
 
     def _lasts(self, binding: Binding) -> bool:

@@ -50,6 +50,8 @@ from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
+#: How many former PIDs of a name are looked at: those before them have no state any more.
+_FORMERS_MAX: Final = 8
 #: The verdicts that a later read of the log could change, if other servers write to it, too.
 _HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
 
@@ -368,8 +370,19 @@ class Partition:
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
         """Return whether a batch was stored under the name's former PID: the numbers continue."""
-        former = self.table.producer(self._formers[pid]) if pid in self._formers else None
+        former = self.former_state(pid)
         return former is not None and batch.last <= former.high
+
+    def former_state(self, pid: int) -> ProducerState | None:
+        """Return the state under the last former PID of a PID's name that wrote here."""
+        for _ in range(_FORMERS_MAX):
+            if pid not in self._formers:
+                return None
+            pid = self._formers[pid]
+            state = self.table.producer(pid)
+            if state is not None:
+                return state
+        return None
 
     def _let_through(self, rules: Rules, pid: int, state: Packed | None, batch: Batch) -> Verdict:
         """Validate without deduplication: reject malformed batches and unleased PIDs."""

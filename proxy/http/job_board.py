@@ -99,7 +99,7 @@ class _Job:
         if before is not None and before.report.started_ms != report.started_ms:
             before = None  # another process with the same id
         if before is not None and before.report.state != "running":
-            return  # a report that was on its way when the process sent its last one
+            return  # sent before the last one, and overtaken by it
         if not any(each.is_live(now_s) for each in self.processes.values()):
             self._is_back = bool(self.processes) and not self._was_ended
         records, duplicates = report.records, report.duplicates

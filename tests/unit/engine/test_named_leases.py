@@ -358,6 +358,36 @@ async def test_a_name_at_two_servers_is_one_pid() -> None:
     assert (await put(other, third, 100)).status is STORED
 
 
+async def test_a_name_of_a_long_run_is_granted_by_a_server_that_saw_nothing_of_it() -> None:
+    """The appends have kept its lease, at the owner only: the numbering goes on there."""
+    shared = Shared()
+    owner, other = await shared.server(), await shared.server()
+    for each in (owner, other):
+        each.engine.leases.keeps_fences = True
+    first = await ask(owner, policy="monotonic")
+    other.engine.naming.note_grant("n", shared.names.all()["n"])
+    for number in range(6):
+        assert (await put(owner, first, 100 * number, 100 * number + 99)).status is STORED
+        shared.now_ms += LEASE_MS // 2
+        for each in (owner, other):
+            each.engine.leases.expire()
+    second = await ask(other, policy="monotonic")
+    owner.engine.naming.note_grant("n", shared.names.all()["n"])
+    assert second.pid != first.pid
+    known = await lease_of(owner, LeaseWanted("t", 0, second.pid))
+    assert (known.generation, known.resume_at) == (second.generation, 600)
+    assert (await put(owner, first, 600)).status is FENCED
+    assert (await put(owner, second, 550)).status is Status.DUPLICATE
+    assert (await put(owner, second, 600)).status is STORED
+
+    # One that ends without a write, and the next at a third server.
+    shared.now_ms += LEASE_MS + 1
+    other.engine.leases.expire()
+    third = await ask(other, policy="monotonic")
+    owner.engine.naming.note_grant("n", shared.names.all()["n"])
+    assert (await lease_of(owner, LeaseWanted("t", 0, third.pid))).resume_at == 601
+
+
 async def test_a_pid_that_another_server_leased_just_now_is_looked_up() -> None:
     shared = Shared()
     one, other = await shared.server(), await shared.server()
