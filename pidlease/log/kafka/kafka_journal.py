@@ -558,15 +558,19 @@ class KafkaJournal(Journal, Ownership):
                 raise JournalError(
                     f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
                 )
-            work = partial(_decode, found.data, self._next, self._doubtful)
+            began, doubtful = self._next, self._doubtful
+            work = partial(_decode, found.data, began, doubtful)
             # Not in the log's threads: they may all be waiting for this.
             part = work() if is_small(found.data) else await asyncio.to_thread(work)
-            before, self._next = self._next, max(self._next, part.end)
-            for row in part.rows:
-                self._apply(row)
+            # Meanwhile this server may have put these rows, and changed them again.
+            known, self._next = self._next, max(self._next, part.end)
+            for offset, row in part.rows:
+                if offset >= known:
+                    self._apply(row)
             self._marked = part.marked or self._marked
-            self._landed = self._landed or part.landed
-            if part.end == before:
+            # Another batch may be in doubt by now.
+            self._landed = self._landed or (part.landed and doubtful == self._doubtful)
+            if part.end == began:
                 # The rest up to the end was compacted.
                 self._next = max(self._next, found.end_offset)
         self._read_ms = now_ms
@@ -681,12 +685,13 @@ class _Part(NamedTuple):
     """A part of the log.
 
     Attributes:
+        rows: each with its offset.
         end: the offset after it.
         marked: the writer of the last marker in it; None: there is none.
         landed: whether the doubtful batch is in it.
     """
 
-    rows: list[Row]
+    rows: list[tuple[int, Row]]
     end: int
     marked: Writer | None
     landed: bool
@@ -701,7 +706,7 @@ def _decode(data: bytes, offset: int, doubtful: _Identity | None) -> _Part:
     Raises:
         JournalError: a batch is damaged.
     """
-    rows: list[Row] = []
+    rows: list[tuple[int, Row]] = []
     marked: Writer | None = None
     end, landed = offset, False
     for header, batch in batches_in(data):
@@ -713,7 +718,7 @@ def _decode(data: bytes, offset: int, doubtful: _Identity | None) -> _Part:
             raise JournalError(f"{SERVED_TOPIC} at {header.base_offset}: {error}") from error
         for record in records:
             try:
-                rows.append(_row(record.key, record.value))
+                rows.append((record.offset, _row(record.key, record.value)))
             except ValueError as error:
                 LINES.write(_log, "error", "another program has written to the coordinator's topic",
                             topic=SERVED_TOPIC, offset=record.offset, error=str(error))  # fmt: skip
