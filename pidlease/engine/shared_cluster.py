@@ -158,14 +158,17 @@ class SharedCluster:
             MembersError: the coordinator cannot be reached now.
         """
         self._loop = asyncio.get_running_loop()
+        if self._alive is None:
+            # The recovery was no suspension. From now on each one is noticed.
+            self._alive_at = self._seconds()
+            self.note_alive()
         self._members.watch(self._changed)
         self.is_member = True
         await self._pool.run(partial(self._members.join, self._own))
         await self._read()
+        self._refreshed_at = self._seconds()
         self._task = asyncio.create_task(self._run())
         self.pings.start()
-        self._alive_at = self._seconds()
-        self.note_alive()
 
     async def other_members(self) -> list[Member]:
         """Return the other members, also before this server joins them.
@@ -234,8 +237,9 @@ class SharedCluster:
         _log.info("not drained any more")
 
     async def _set_draining(self, *, draining: bool) -> None:
-        self._own = self._own._replace(draining=draining)
-        await self._pool.run(partial(self._members.join, self._own))
+        own = self._own._replace(draining=draining)
+        await self._pool.run(partial(self._members.join, own))
+        self._own = own
         self._wake.set()
 
     async def rebalance(self) -> int:
@@ -267,10 +271,8 @@ class SharedCluster:
         raise MembersError("the map of slots has changed all the time; try again")
 
     async def leave(self) -> None:
-        """Stop being a member."""
+        """Stop being a member; `close` follows when nothing is sent to Kafka any more."""
         task, self._task = self._task, None
-        if self._alive is not None:
-            self._alive.cancel()
         self.pings.stop()
         if task is None:
             return
@@ -282,6 +284,12 @@ class SharedCluster:
         except MembersError as error:
             _log.warning("this server's entry stays until its session ends", error=str(error))
         self.is_member = False
+
+    def close(self) -> None:
+        """Notice no suspension any more."""
+        if self._alive is not None:
+            self._alive.cancel()
+            self._alive = None
 
     def _changed(self) -> None:
         """Read soon; called in a thread of the coordinator's client."""

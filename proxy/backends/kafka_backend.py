@@ -394,6 +394,8 @@ class KafkaBackend(Backend):
             await self._journal.release()
         if self._requests is not None:
             await self._requests.close()
+        if self.shared is not None:
+            self.shared.close()
 
     async def _reach(self) -> None:
         """Read the cluster's metadata; wait for a cluster that is unavailable.

@@ -69,8 +69,8 @@ class JournalMembers(Members):
     @override
     def join(self, member: Member) -> None:
         with self._lock:
-            self._self = member
             self._try(lambda: self._write_self(member))
+            self._self = member
 
     @override
     def leave(self) -> None:

@@ -88,8 +88,8 @@ class ZooKeeperMembers(Members):
         with self._lock:
             try:
                 self._prepare()
-                self._self = member
                 self._write_self(member)
+                self._self = member
             except (ZooKeeperError, KazooException) as error:
                 raise _error(self._members, error) from error
 

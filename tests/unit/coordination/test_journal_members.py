@@ -75,6 +75,17 @@ def test_a_member_whose_session_has_ended_joins_again() -> None:
     assert found[1].joined > found[2].joined
 
 
+def test_a_change_that_failed_is_not_made_by_a_new_session() -> None:
+    (rows, one), (_, two) = pair()
+    one.join(member(1))
+    rows.fails = "before"
+    with pytest.raises(MembersError):
+        one.join(member(1, draining=True))
+    del rows.rows["member", "1"]
+    one.read()
+    assert not two.read().members[1].draining
+
+
 def test_a_later_process_of_a_directory_is_another_session() -> None:
     (rows, one), (_, two) = pair()
     one.join(member(1))

@@ -34,6 +34,8 @@ class Link(Members):
         self.away = False
         #: Called after the members and the map were read.
         self.on_read: Callable[[], None] = lambda: None
+        #: Called before this server joins.
+        self.on_join: Callable[[], None] = lambda: None
 
     def _check(self) -> None:
         if self.away:
@@ -43,6 +45,7 @@ class Link(Members):
         return 1
 
     def join(self, member: Member) -> None:
+        self.on_join()
         self._check()
         before = self.shared.members.get(member.node_id)
         joined = before.joined if before else len(self.shared.members) + 1
