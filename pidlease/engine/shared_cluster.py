@@ -14,11 +14,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.coordination.boot_clock import boot_seconds
 from pidlease.coordination.members import (
     MapConflictError,
     Member,
     Members,
     MembersError,
+    MembershipLostError,
     SharedView,
 )
 from pidlease.coordination.shared_call import SharedCall
@@ -86,12 +88,6 @@ class ServerInfo(NamedTuple):
     returning: bool
 
 
-def _boot_seconds() -> float:
-    """Return a clock that goes on while the process, or the machine, is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
-
-
 class SharedCluster:
     """This server's membership, and its view of the map.
 
@@ -111,7 +107,7 @@ class SharedCluster:
         own: Member,
         pool: IoPool,
         session_seconds: float,
-        seconds: Callable[[], float] = _boot_seconds,
+        seconds: Callable[[], float] = boot_seconds,
         connect: Connect | None = None,
     ) -> None:
         self.node_id: Final = own.node_id
@@ -136,8 +132,10 @@ class SharedCluster:
         #: Whether another member may own this server's partitions: it does not hear from the
         #: coordinator, or was suspended.
         self.adrift = True
-        #: Set when a server without --shared serves the cluster.
+        #: Set when the process must end, and why: a server without --shared serves the cluster, or
+        #: this one can be no member any more.
         self.lost: Final = asyncio.Event()
+        self.loss = ""
         self._alive_at = seconds()
         self._alive: asyncio.TimerHandle | None = None
         #: Called when the process was suspended for long, before anything else is done.
@@ -155,6 +153,7 @@ class SharedCluster:
         """Become a member, and follow the map from now on.
 
         Raises:
+            MembershipLostError: it never can, or another process has replaced this one at once.
             MembersError: the coordinator cannot be reached now.
         """
         self._loop = asyncio.get_running_loop()
@@ -314,10 +313,15 @@ class SharedCluster:
         Returns:
             Whether they could be read.
         """
+        if self.lost.is_set():
+            return False
         try:
             if self._seconds() - self._refreshed_at > self._session_seconds + 2 * _READ_SECONDS:
                 self._drift("this server was suspended")
             await self._read()
+        except MembershipLostError as error:
+            self._lose(str(error))
+            return False
         except MembersError as error:
             LINES.write(_log, "warning", "members and map cannot be read", kind_of(error),
                         error=str(error))  # fmt: skip
@@ -335,6 +339,13 @@ class SharedCluster:
             self._refreshed_at = self._seconds()
         return True
 
+    def _lose(self, reason: str) -> None:
+        """Step down for good: the process ends."""
+        _log.error("this server can be no member any more", reason=reason)
+        self.loss = reason
+        self.lost.set()
+        self._drift("this server can be no member any more")
+
     def _drift(self, reason: str) -> None:
         """Step down from all partitions until the map has been read again."""
         if not self.adrift:
@@ -350,10 +361,10 @@ class SharedCluster:
             self._wake.set()
             return
         if view.stranger:
-            _log.error("a server without --shared serves this Kafka cluster",
-                       server=view.stranger)  # fmt: skip
-            self.lost.set()
-            self._drift(f"{view.stranger} serves this cluster without --shared")
+            self._lose(
+                f"{view.stranger} serves this cluster without --shared, so this server has stepped"
+                " down; start it again to stand by"
+            )
             return
         self._follow(view)
         view = await self._decide(view)

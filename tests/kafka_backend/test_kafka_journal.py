@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from pidlease.coordination.boot_clock import boot_seconds
 from pidlease.coordination.journal.journal import Fields, JournalError, Row
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.ownership import OwnershipError
@@ -298,6 +299,24 @@ async def test_a_batch_that_was_read_slowly_is_not_taken_for_a_later_one(
         assert (await server.rows())["7"] == 2
 
 
+async def test_a_server_that_has_not_read_for_long_ends(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed rows may be gone from the log, and would stay here."""
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        await first.put("one", 1)
+        assert await second.claim() == "a"
+        later = boot_seconds() + kafka_journal._UNREAD_SECONDS_MAX + 1
+        monkeypatch.setattr(kafka_journal, "boot_seconds", lambda: later)
+        with pytest.raises(JournalError, match=r"not read for so long.*start it again"):
+            await first.rows()
+        assert not await first.still()
+        with pytest.raises(OwnershipError, match="not read for so long"):
+            await second.claim()
+        assert "not read for so long" in second.journal.ended
+
+
 async def test_the_writer_is_renewed(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with servers(kafka, "a") as (server,):
         assert await server.claim() == ""
@@ -459,7 +478,7 @@ async def test_random_histories(kafka: KafkaServer) -> None:
                 print(server.journal._server, error)
             lost += len(server.upstream.lost) - before
             server.upstream.lose = ""
-            if server.journal._ended:
+            if server.journal.ended:
                 alive.remove(server)
         last = Server(kafka, "last")
         stack.push_async_callback(last.close)

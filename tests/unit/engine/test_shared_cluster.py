@@ -344,6 +344,23 @@ async def test_a_rebalance_begins_again_if_the_map_changes_meanwhile() -> None:
             await one.cluster.rebalance()
 
 
+async def test_a_server_that_can_be_no_member_ends() -> None:
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        changes = []
+        one.cluster.on_change.append(lambda: changes.append(one.cluster.adrift))
+        one.link.lost = "a copy of this data directory"
+        await one.cluster.refresh()
+        assert one.cluster.lost.is_set()
+        assert one.cluster.loss == "a copy of this data directory"
+        assert changes == [True]
+        # Its process ends. Until then it does not come back.
+        one.link.lost = ""
+        await one.cluster.refresh()
+        assert one.cluster.adrift
+
+
 async def test_a_server_without_shared_ends_this_one() -> None:
     shared = Coordinator()
     async with servers(shared, 1) as (one,):
