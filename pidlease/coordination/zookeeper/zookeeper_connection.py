@@ -444,11 +444,12 @@ class ZooKeeper:
 
     def _note_state(self, state: str) -> None:
         """Note a new state; runs in one of kazoo's threads, and must not wait."""
+        known = self._client.client_id
+        if state == KazooState.CONNECTED and known is not None:
+            self._sessions.add(int(known[0]))  # before it is used
         before, self.state = self.state, state.lower()
         if state == KazooState.CONNECTED:
             self._connected.set()
-            if (known := self._client.client_id) is not None:
-                self._sessions.add(int(known[0]))
         if state == KazooState.LOST:
             self.sessions_lost += 1
         if before != self.state:
