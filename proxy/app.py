@@ -85,6 +85,12 @@ _START_ERRORS = (
     DataFolderError, SequenceError, NamesError, OSError, SecurityError,
 )  # fmt: skip
 
+#: Why a server ends that another one has replaced.
+_REPLACED = (
+    "another server serves this Kafka cluster now, so this one has stepped down; start it again to"
+    " stand by"
+)
+
 _log = structlog.get_logger(__name__)
 
 
@@ -209,10 +215,8 @@ class App:
         self._bound(delay + self._settings.stop_seconds)
         await self._stop(delay)
         if stepped_down:
-            raise StartError(
-                "another server serves this Kafka cluster now, so this one has stepped down;"
-                " start it again to stand by"
-            )
+            loss = "" if self._backend is None else self._backend.loss
+            raise StartError(loss or _REPLACED)
 
     def _bound(self, seconds: float) -> None:
         """End the process after this time, unless `ended` is called: a disk or Kafka may hang.

@@ -13,6 +13,10 @@ class MembersError(Exception):
     """The members or the map cannot be read or changed now; try again."""
 
 
+class MembershipLostError(MembersError):
+    """This server can be no member any more. Its process must end; the message says what to do."""
+
+
 class MapConflictError(Exception):
     """The map has changed since it was read. Read it again."""
 
@@ -95,7 +99,11 @@ class Members(Protocol):
     def join(self, member: Member) -> None:
         """Become a member, or change this server's own entry.
 
+        The first call replaces the entry of an earlier process of the data directory, whether or
+        not that has ended: after a kill, its session goes on for a while.
+
         Raises:
+            MembershipLostError: another process has replaced this one.
             MembersError: it may have been done, or not.
         """
 
@@ -110,6 +118,7 @@ class Members(Protocol):
         """Read members and map, as of this call or later; join again if the session had ended.
 
         Raises:
+            MembershipLostError: another process has replaced this one, or it can read no more.
             MembersError: they cannot be read now.
         """
 
@@ -117,6 +126,7 @@ class Members(Protocol):
         """Read the map alone, as of this call or later.
 
         Raises:
+            MembershipLostError: as of `read`.
             MembersError: it cannot be read now.
         """
 
@@ -162,6 +172,15 @@ def member_of(fields: Mapping[str, Any], joined: int) -> Member:
         bool(fields["draining"]), joined,
         tuple((str(name), str(at), int(to)) for name, at, to in fields.get("listeners", ())),
     )  # fmt: skip
+
+
+def replaced_by(other: Member) -> MembershipLostError:
+    """Return the error of a member that another process has replaced."""
+    return MembershipLostError(
+        f"another server, {other.server} ({other.http_url}), uses this data directory or a copy of"
+        f" it, and is node {other.node_id} now, so this one has stepped down; stop one of the two,"
+        " and start it with a directory of its own"
+    )
 
 
 def map_fields(slots: SlotMap) -> dict[str, Any]:

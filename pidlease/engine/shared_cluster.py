@@ -14,11 +14,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.coordination.boot_clock import boot_seconds
 from pidlease.coordination.members import (
     MapConflictError,
     Member,
     Members,
     MembersError,
+    MembershipLostError,
     SharedView,
 )
 from pidlease.coordination.shared_call import SharedCall
@@ -86,12 +88,6 @@ class ServerInfo(NamedTuple):
     returning: bool
 
 
-def _boot_seconds() -> float:
-    """Return a clock that goes on while the process, or the machine, is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
-
-
 class SharedCluster:
     """This server's membership, and its view of the map.
 
@@ -111,7 +107,7 @@ class SharedCluster:
         own: Member,
         pool: IoPool,
         session_seconds: float,
-        seconds: Callable[[], float] = _boot_seconds,
+        seconds: Callable[[], float] = boot_seconds,
         connect: Connect | None = None,
     ) -> None:
         self.node_id: Final = own.node_id
@@ -136,8 +132,10 @@ class SharedCluster:
         #: Whether another member may own this server's partitions: it does not hear from the
         #: coordinator, or was suspended.
         self.adrift = True
-        #: Set when a server without --shared serves the cluster.
+        #: Set when the process must end, and why: a server without --shared serves the cluster, or
+        #: this one can be no member any more.
         self.lost: Final = asyncio.Event()
+        self.loss = ""
         self._alive_at = seconds()
         self._alive: asyncio.TimerHandle | None = None
         #: Called when the process was suspended for long, before anything else is done.
@@ -155,17 +153,21 @@ class SharedCluster:
         """Become a member, and follow the map from now on.
 
         Raises:
+            MembershipLostError: it never can, or another process has replaced this one at once.
             MembersError: the coordinator cannot be reached now.
         """
         self._loop = asyncio.get_running_loop()
+        if self._alive is None:
+            # The recovery was no suspension. From now on each one is noticed.
+            self._alive_at = self._seconds()
+            self.note_alive()
         self._members.watch(self._changed)
         self.is_member = True
         await self._pool.run(partial(self._members.join, self._own))
         await self._read()
+        self._refreshed_at = self._seconds()
         self._task = asyncio.create_task(self._run())
         self.pings.start()
-        self._alive_at = self._seconds()
-        self.note_alive()
 
     async def other_members(self) -> list[Member]:
         """Return the other members, also before this server joins them.
@@ -234,8 +236,9 @@ class SharedCluster:
         _log.info("not drained any more")
 
     async def _set_draining(self, *, draining: bool) -> None:
-        self._own = self._own._replace(draining=draining)
-        await self._pool.run(partial(self._members.join, self._own))
+        own = self._own._replace(draining=draining)
+        await self._pool.run(partial(self._members.join, own))
+        self._own = own
         self._wake.set()
 
     async def rebalance(self) -> int:
@@ -267,10 +270,8 @@ class SharedCluster:
         raise MembersError("the map of slots has changed all the time; try again")
 
     async def leave(self) -> None:
-        """Stop being a member."""
+        """Stop being a member; `close` follows when nothing is sent to Kafka any more."""
         task, self._task = self._task, None
-        if self._alive is not None:
-            self._alive.cancel()
         self.pings.stop()
         if task is None:
             return
@@ -282,6 +283,12 @@ class SharedCluster:
         except MembersError as error:
             _log.warning("this server's entry stays until its session ends", error=str(error))
         self.is_member = False
+
+    def close(self) -> None:
+        """Notice no suspension any more."""
+        if self._alive is not None:
+            self._alive.cancel()
+            self._alive = None
 
     def _changed(self) -> None:
         """Read soon; called in a thread of the coordinator's client."""
@@ -306,10 +313,15 @@ class SharedCluster:
         Returns:
             Whether they could be read.
         """
+        if self.lost.is_set():
+            return False
         try:
             if self._seconds() - self._refreshed_at > self._session_seconds + 2 * _READ_SECONDS:
                 self._drift("this server was suspended")
             await self._read()
+        except MembershipLostError as error:
+            self._lose(str(error))
+            return False
         except MembersError as error:
             LINES.write(_log, "warning", "members and map cannot be read", kind_of(error),
                         error=str(error))  # fmt: skip
@@ -327,6 +339,13 @@ class SharedCluster:
             self._refreshed_at = self._seconds()
         return True
 
+    def _lose(self, reason: str) -> None:
+        """Step down for good: the process ends."""
+        _log.error("this server can be no member any more", reason=reason)
+        self.loss = reason
+        self.lost.set()
+        self._drift("this server can be no member any more")
+
     def _drift(self, reason: str) -> None:
         """Step down from all partitions until the map has been read again."""
         if not self.adrift:
@@ -342,10 +361,10 @@ class SharedCluster:
             self._wake.set()
             return
         if view.stranger:
-            _log.error("a server without --shared serves this Kafka cluster",
-                       server=view.stranger)  # fmt: skip
-            self.lost.set()
-            self._drift(f"{view.stranger} serves this cluster without --shared")
+            self._lose(
+                f"{view.stranger} serves this cluster without --shared, so this server has stepped"
+                " down; start it again to stand by"
+            )
             return
         self._follow(view)
         view = await self._decide(view)

@@ -42,6 +42,7 @@ class Backend(ABC):
 
     Attributes:
         lost: set when another server serves the log, so that this one must end.
+        loss: why, and what to do; empty: the common reason.
         waiting: why `open` waits; empty: it does not.
         acls: gets Kafka's ACLs as soon as Kafka answers; None: they do not count.
         to_members: TLS of connections to other active servers; None: they have no TLS.
@@ -68,6 +69,7 @@ class Backend(ABC):
         self._coordinator: Coordinator | None = None
         self._folder: DataDirectory | None = None
         self.lost: Final = asyncio.Event()
+        self.loss = ""
         self.waiting = ""
         self.standing_by = False
         self.acls: KafkaAcls | None = None

@@ -15,7 +15,7 @@ from typing_extensions import override
 from pidlease.coordination.journal.journal import JournalError
 from pidlease.coordination.journal.journal_beginnings import JournalBeginnings
 from pidlease.coordination.journal.journal_sequence import has_blocks
-from pidlease.coordination.members import Members, MembersError
+from pidlease.coordination.members import Members, MembersError, MembershipLostError
 from pidlease.coordination.ownership import Ownership, OwnershipError
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.backoff import Backoff
@@ -254,6 +254,8 @@ class KafkaBackend(Backend):
         while True:
             try:
                 stranger = (await self._pool.run(self._members.read)).stranger
+            except MembershipLostError as error:
+                raise DataFolderError(str(error)) from error
             except MembersError as error:
                 stranger = f"an unknown server ({error})"
             self.waiting = f"standing by: {stranger} serves this cluster alone" if stranger else ""
@@ -313,6 +315,8 @@ class KafkaBackend(Backend):
         while True:
             try:
                 await self.shared.join()
+            except MembershipLostError as error:
+                raise DataFolderError(str(error)) from error
             except MembersError as error:
                 LINES.write(_log, "warning", "this server cannot join the others yet",
                             kind_of(error), error=str(error))  # fmt: skip
@@ -327,6 +331,7 @@ class KafkaBackend(Backend):
 
     async def _pass_on_loss(self, shared: SharedCluster) -> None:
         await shared.lost.wait()
+        self.loss = shared.loss
         self.lost.set()
 
     @override
@@ -345,6 +350,8 @@ class KafkaBackend(Backend):
                 owner = await self._coordinator_pool.run(ownership.claim)
                 self.waiting = f"standing by: {owner} serves this cluster" if owner else ""
             except OwnershipError as error:
+                if self._journal is not None and self._journal.ended:
+                    raise DataFolderError(self._journal.ended) from error
                 self.waiting = f"standing by: the owner of this cluster is unknown: {error}"
                 LINES.write(_log, "warning", "standing by: the owner of this cluster is unknown",
                             kind_of(error), error=str(error))  # fmt: skip
@@ -368,6 +375,7 @@ class KafkaBackend(Backend):
         except OwnershipError as error:
             raise LogError(f"the owner of this cluster is not known now: {error}") from error
         if not owned:
+            self.loss = "" if self._journal is None else self._journal.ended
             self.lost.set()
         return owned
 
@@ -394,6 +402,8 @@ class KafkaBackend(Backend):
             await self._journal.release()
         if self._requests is not None:
             await self._requests.close()
+        if self.shared is not None:
+            self.shared.close()
 
     async def _reach(self) -> None:
         """Read the cluster's metadata; wait for a cluster that is unavailable.

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,21 @@ def test_a_server_whose_directory_is_lost_is_replaced(kafka: KafkaServer, tmp_pa
         server.launch()
         assert server.wait_exit() == 2
         assert f"come from the topic {SERVED_TOPIC} with the id" in server.log_text()
+
+
+def test_a_copy_of_a_data_directory_ends_the_former_server(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """Both would own the same partitions."""
+    with ExitStack() as stack:
+        first, other, copy = (
+            stack.enter_context(in_front_of(kafka, tmp_path / name, **IN_KAFKA, shared="true"))
+            for name in ("first", "other", "copy")
+        )
+        first.start()
+        other.start()
+        shutil.copytree(first.data_dir, copy.data_dir)
+        copy.start()
+        assert first.wait_exit(WAIT_S) == 2
+        assert "uses this data directory or a copy of it" in first.log_text()
+        assert [each.stop() for each in (copy, other)] == [0, 0]

@@ -1,9 +1,11 @@
 """The coordinator's rows in a real Kafka: several servers, lost responses, late servers."""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from pidlease.coordination.boot_clock import boot_seconds
 from pidlease.coordination.journal.journal import Fields, JournalError, Row
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.ownership import OwnershipError
@@ -30,7 +33,7 @@ from tests.crash.seeds import SOAK, new_random
 from tests.kafka_backend.served_topic import delete_served_topic, is_served
 from tests.servers.kafka import KafkaServer
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import WAIT_S
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -50,8 +53,12 @@ class Lossy(Upstream):
     def __init__(self, config: UpstreamConfig) -> None:
         super().__init__(config)
         self.lost: list[str] = []
+        #: Responses that wait for the test; None: none of them does.
+        self.held: list[Callable[[], None]] | None = None
 
     def send(self, producer: int, send: ProduceSend) -> None:
+        if self.held is not None:
+            send = _Held(send, self.held)
         if self.lose:
             self.lost.append(self.lose)
             lost, self.lose = self.lose, ""
@@ -72,6 +79,19 @@ class _Unanswered(ProduceSend):
 
     def completed(self, result: PartitionResponse | UpstreamError) -> None:
         self._send.completed(result)
+
+
+class _Held(ProduceSend):
+    def __init__(self, send: ProduceSend, held: list[Callable[[], None]]) -> None:
+        super().__init__(send.place, send.data)
+        self._send = send
+        self._held = held
+
+    def appended(self, offset: int) -> None:
+        self._held.append(partial(self._send.appended, offset))
+
+    def completed(self, result: PartitionResponse | UpstreamError) -> None:
+        self._held.append(partial(self._send.completed, result))
 
 
 class Server:
@@ -213,6 +233,88 @@ async def test_an_unknown_outcome_is_settled(kafka: KafkaServer, lost: str) -> N
         assert await second.claim() == ""
         assert await second.rows() == {"one": 1}
         assert await asyncio.to_thread(second.sequence.blocks) == [block, after]
+
+
+class _SlowDecoding:
+    """Decoding in a thread that ends when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self._goes_on = threading.Event(), threading.Event()
+        self._decode = kafka_journal._decode
+        monkeypatch.setattr(kafka_journal, "_decode", self)
+
+    def __call__(self, *args: Any) -> Any:
+        found = self._decode(*args)
+        self.began.set()
+        assert self._goes_on.wait(WAIT_S)
+        return found
+
+    def end(self) -> None:
+        self._goes_on.set()
+
+
+async def _read_slowly(server: Server, decoding: _SlowDecoding) -> asyncio.Task[dict[str, int]]:
+    """Put rows, and read them before the response is there; it comes while they are decoded."""
+    rows = [Row("t", str(number), {"value": 1}) for number in range(101)]
+    held = server.upstream.held = []
+    putting = asyncio.create_task(asyncio.to_thread(server.journal.put, rows))
+    await asyncio.to_thread(until, lambda: bool(held), "the batch is in the log")
+    reading = asyncio.create_task(server.rows())
+    assert await asyncio.to_thread(decoding.began.wait, WAIT_S)
+    server.upstream.held = None
+    for respond in held:
+        respond()
+    await putting
+    return reading
+
+
+async def test_rows_that_were_read_slowly_are_not_put_over_newer_ones(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a bug: a name's binding went back to that of a former process, for good."""
+    async with servers(kafka, "a") as (server,):
+        assert await server.claim() == ""
+        decoding = _SlowDecoding(monkeypatch)
+        reading = await _read_slowly(server, decoding)
+        await server.put("7", 2)
+        decoding.end()
+        assert (await reading)["7"] == 2
+        assert (await server.rows())["7"] == 2
+
+
+async def test_a_batch_that_was_read_slowly_is_not_taken_for_a_later_one(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a bug: a batch that was lost counted as stored."""
+    async with servers(kafka, "a") as (server,):
+        assert await server.claim() == ""
+        decoding = _SlowDecoding(monkeypatch)
+        reading = await _read_slowly(server, decoding)
+        server.upstream.lose = "batch"
+        later = asyncio.create_task(server.put("7", 2))
+        await asyncio.to_thread(until, lambda: bool(server.upstream.lost), "the batch is lost")
+        decoding.end()
+        await reading
+        await later
+        assert (await server.rows())["7"] == 2
+
+
+async def test_a_server_that_has_not_read_for_long_ends(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removed rows may be gone from the log, and would stay here."""
+    async with servers(kafka, "a", "b") as (first, second):
+        assert await first.claim() == ""
+        await first.put("one", 1)
+        assert await second.claim() == "a"
+        later = boot_seconds() + kafka_journal._UNREAD_SECONDS_MAX + 1
+        monkeypatch.setattr(kafka_journal, "boot_seconds", lambda: later)
+        with pytest.raises(JournalError, match=r"not read for so long.*start it again"):
+            await first.rows()
+        assert not await first.still()
+        with pytest.raises(OwnershipError, match="not read for so long"):
+            await second.claim()
+        assert "not read for so long" in second.journal.ended
 
 
 async def test_the_writer_is_renewed(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +478,7 @@ async def test_random_histories(kafka: KafkaServer) -> None:
                 print(server.journal._server, error)
             lost += len(server.upstream.lost) - before
             server.upstream.lose = ""
-            if server.journal._ended:
+            if server.journal.ended:
                 alive.remove(server)
         last = Server(kafka, "last")
         stack.push_async_callback(last.close)

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
+from kazoo.client import KazooClient
 
 from pidlease.coordination.fence_log import FENCES_PER_NODE, Fence, FencePosition
-from pidlease.coordination.members import MapConflictError, Member
+from pidlease.coordination.members import MapConflictError, Member, MembershipLostError
 from pidlease.coordination.name_bindings import (
     Binding,
     BindingChange,
@@ -20,6 +22,7 @@ from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_ownership import ZooKeeperOwnership
 from pidlease.core.slots import EMPTY_MAP, SLOTS, reassigned
 from tests.servers.waiting import until
+from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
 
@@ -65,6 +68,69 @@ def test_a_member_whose_session_has_ended_joins_again(connect: Connect) -> None:
     assert not other.read().members
     assert list(own.read().members) == [1]
     assert list(other.read().members) == [1]
+
+
+def test_a_member_joins_again_in_the_place_of_its_own_earlier_session(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that ZooKeeper made late, under a session that has ended since."""
+    zookeeper, other = connect(), connect()
+    own = ZooKeeperMembers(zookeeper, CLUSTER)
+    own.join(member(1))
+    path = zookeeper.path(f"shared/{CLUSTER}/members/1")
+    data, _ = zookeeper.node(path) or (b"", None)
+    zookeeper.call(lambda client: client.delete_async(path))
+    other.call(lambda client: client.create_async(path, data, ephemeral=True))
+    monkeypatch.setattr(zookeeper, "_sessions", {zookeeper.session(), other.session()})
+    assert list(own.read().members) == [1]
+    found = zookeeper.node(path)
+    assert found is not None
+    assert found[1].ephemeralOwner == zookeeper.session()
+
+
+def test_a_member_whose_session_expired_joins_again(
+    server: ZooKeeperServer, connect: Connect
+) -> None:
+    zookeeper = connect()
+    own = ZooKeeperMembers(zookeeper, CLUSTER)
+    own.join(member(1))
+    former = zookeeper.session()
+    thief = KazooClient(server.hosts, client_id=zookeeper._client.client_id)
+    thief.start()
+    thief.stop()  # ends the session
+    thief.close()
+    until(lambda: zookeeper.sessions_lost > 0 and zookeeper.state == "connected", "a new session")
+    assert list(own.read().members) == [1]
+    assert zookeeper.had_session(former)
+    assert zookeeper.had_session(zookeeper.session())
+    assert zookeeper.session() != former
+
+
+def test_a_restarted_process_joins_at_once(connect: Connect) -> None:
+    killed, again = (ZooKeeperMembers(connect(), CLUSTER) for _ in range(2))
+    killed.join(member(1))
+    again.join(member(1)._replace(server="again:1"))
+    assert again.read().members[1].server == "again:1"
+
+
+def test_a_copy_of_a_directory_replaces_the_first_server_for_good(connect: Connect) -> None:
+    """Once a bug: both wrote the node in turn, and owned the same slots at the same epoch."""
+    one, two, copy = (ZooKeeperMembers(connect(), CLUSTER) for _ in range(3))
+    noticed = threading.Event()
+    one.watch(noticed.set)
+    one.join(member(1))
+    one.read()
+    two.join(member(2))
+    copy.join(member(1)._replace(server="copy:1"))
+    assert noticed.wait(20), "the watch"
+    for _ in range(2):
+        for each in (one.read, one.slots, partial(one.join, member(1, draining=True))):
+            with pytest.raises(MembershipLostError, match=r"copy:1.*copy of it.* node 1"):
+                each()
+        assert copy.read().members[1].server == "copy:1"
+        copy.slots()
+    one.leave()
+    assert two.read().members[1].server == "copy:1"
 
 
 def test_the_map_is_written_at_the_version_it_was_read_at(connect: Connect) -> None:

@@ -52,9 +52,11 @@ class Journal(Protocol):
 
     Attributes:
         session: this process, as of the field `SESSION`.
+        ended: why this process can read and put no rows any more; empty: it can.
     """
 
     session: str
+    ended: str
 
     def refresh(self) -> None:
         """Read what was put before this call; `get`, `all` and `above` return what was read last.

@@ -29,11 +29,13 @@ from pidlease.coordination.members import (
     Member,
     Members,
     MembersError,
+    MembershipLostError,
     SharedView,
     map_fields,
     map_of,
     member_fields,
     member_of,
+    replaced_by,
 )
 from pidlease.core.slots import EMPTY_MAP, SlotMap
 
@@ -60,6 +62,7 @@ class JournalMembers(Members):
         self._journal: Final = journal
         self._stranger: Final = stranger
         self._lock: Final = threading.Lock()
+        #: This server, from its join to its leave.
         self._self: Member | None = None
 
     @override
@@ -69,8 +72,8 @@ class JournalMembers(Members):
     @override
     def join(self, member: Member) -> None:
         with self._lock:
-            self._self = member
             self._try(lambda: self._write_self(member))
+            self._self = member
 
     @override
     def leave(self) -> None:
@@ -93,8 +96,22 @@ class JournalMembers(Members):
                 [self._own(member, joined)], [Row(_MEMBER, str(member.node_id), before)]
             )
             return joined
-        # Else it is of an earlier process of this data directory, which one uses at a time.
+        # Else there is none; or, at the join, that of an earlier process of this data directory.
+        # The counter of joins shows whether another process joins meanwhile.
+        self._check_row()
         return self._put_counted(_JOINS, lambda joined: [self._own(member, joined)])
+
+    def _check_row(self) -> None:
+        """Check that no other process has put itself into this member's row.
+
+        A process has one session, so it is not one that this process had before.
+
+        Raises:
+            MembershipLostError: one has.
+        """
+        row = None if self._self is None else self._row_of(self._self)
+        if row is not None and not self._is_mine(row):
+            raise replaced_by(_member(row))
 
     def _own(self, member: Member, joined: int) -> Row:
         fields = member_fields(member) | {"joined": joined, SESSION: self._journal.session}
@@ -129,6 +146,7 @@ class JournalMembers(Members):
     @override
     def slots(self) -> SlotMap:
         self._try(self._journal.refresh)
+        self._check_row()
         try:
             return _slots(self._journal.get(_MAP, ""))
         except (ValueError, KeyError, TypeError) as error:
@@ -168,6 +186,7 @@ class JournalMembers(Members):
         """Do something until no other server is faster.
 
         Raises:
+            MembershipLostError: the journal cannot be read any more.
             MembersError: it may have been done, or not.
         """
         try:
@@ -177,6 +196,8 @@ class JournalMembers(Members):
                 except JournalConflictError:
                     self._journal.refresh()
         except JournalError as error:
+            if self._journal.ended:
+                raise MembershipLostError(self._journal.ended) from error
             raise MembersError(f"members: {error}") from error
         raise MembersError("members: other servers were always faster")
 

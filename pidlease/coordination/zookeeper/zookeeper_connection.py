@@ -202,6 +202,7 @@ class ZooKeeper:
         #: connected, suspended (the same session may resume), or lost.
         self.state = "lost"
         self.sessions_lost = 0
+        self._sessions: set[int] = set()
 
     def start(self) -> None:
         """Begin to connect, without waiting."""
@@ -360,6 +361,10 @@ class ZooKeeper:
             raise ZooKeeperError(f"{self._config.addresses}: the connection is {self.state}")
         return int(known[0])
 
+    def had_session(self, number: int) -> bool:
+        """Return whether a session is this connection's, or was."""
+        return number in self._sessions
+
     def data(self, path: str) -> bytes:
         """Return a node's content. Blocks; raises as `call`, and NoNodeError."""
         found = self.node(path)
@@ -439,6 +444,9 @@ class ZooKeeper:
 
     def _note_state(self, state: str) -> None:
         """Note a new state; runs in one of kazoo's threads, and must not wait."""
+        known = self._client.client_id
+        if state == KazooState.CONNECTED and known is not None:
+            self._sessions.add(int(known[0]))  # before it is used
         before, self.state = self.state, state.lower()
         if state == KazooState.CONNECTED:
             self._connected.set()

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -32,6 +33,7 @@ from pidlease.coordination.members import (
     map_of,
     member_fields,
     member_of,
+    replaced_by,
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 from pidlease.core.slots import EMPTY_MAP, SlotMap
@@ -58,6 +60,7 @@ class ZooKeeperMembers(Members):
         self._map: Final = f"{self._root}/map"
         self._owner: Final = zookeeper.path(f"owners/{cluster}/owner")
         self._lock: Final = threading.Lock()
+        #: This server, from its join to its leave.
         self._self: Member | None = None
         self._changed: Callable[[], None] | None = None
         self._prepared = False
@@ -88,8 +91,8 @@ class ZooKeeperMembers(Members):
         with self._lock:
             try:
                 self._prepare()
-                self._self = member
                 self._write_self(member)
+                self._self = member
             except (ZooKeeperError, KazooException) as error:
                 raise _error(self._members, error) from error
 
@@ -105,8 +108,10 @@ class ZooKeeperMembers(Members):
                 if found is not None and found[1].ephemeralOwner == self._zookeeper.session():
                     self._zookeeper.call(lambda client: client.delete_async(self._owner))
                 path = self._path(member.node_id)
-                self._zookeeper.call(lambda client: client.delete_async(path))
-            except NoNodeError:
+                own = self._zookeeper.node(path)
+                if own is not None and own[1].ephemeralOwner == self._zookeeper.session():
+                    self._zookeeper.call(lambda client: client.delete_async(path, own[1].version))
+            except (NoNodeError, BadVersionError):
                 return
             except (ZooKeeperError, KazooException) as error:
                 raise _error(self._members, error) from error
@@ -123,19 +128,40 @@ class ZooKeeperMembers(Members):
                 if found is None:
                     continue
                 if found[1].ephemeralOwner == self._zookeeper.session():
-                    self._zookeeper.call(lambda client: client.set_async(path, data))
+                    self._set(path, data, found[1].version)
                     return
-                # Of an earlier session of this data directory, which one process uses at a time.
-                self._delete(path)
-                continue
+                self._check_node(found)
+                # Of an earlier session; or, at the join, of an earlier process of this directory.
+                if not self._replace(path, data, found[1].version):
+                    continue
             return
         raise ZooKeeperError("the member's node comes and goes")
 
-    def _delete(self, path: str) -> None:
-        try:
-            self._zookeeper.call(lambda client: client.delete_async(path))
-        except NoNodeError:
+    def _check_node(self, found: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        """Check that this member's node is not of another process.
+
+        Raises:
+            MembershipLostError: it is.
+        """
+        if self._self is None or self._zookeeper.had_session(found[1].ephemeralOwner):
             return
+        raise replaced_by(_member(found))
+
+    def _replace(self, path: str, data: bytes, version: int) -> bool:
+        """Put this session's node in the place of another one; return whether that was still there.
+
+        In one transaction: the other process, if it lives, must not find that its node has gone,
+        and create it again.
+        """
+
+        def commit(client: KazooClient) -> Any:  # noqa: ANN401 - kazoo has no types
+            transaction = client.transaction()
+            transaction.delete(path, version)
+            transaction.create(path, data, ephemeral=True)
+            return transaction.commit_async()
+
+        found = self._zookeeper.call(commit)
+        return not any(isinstance(each, KazooException) for each in found)
 
     # ------------------------------------------------------------------ all servers
 
@@ -188,8 +214,13 @@ class ZooKeeperMembers(Members):
 
     @override
     def slots(self) -> SlotMap:
+        own = self._self
+        paths = [] if own is None else [self._path(own.node_id)]
         try:
-            return _slots(self._zookeeper.node(self._map))
+            found, *mine = self._zookeeper.nodes([self._map, *paths])
+            for each in filter(None, mine):
+                self._check_node(each)
+            return _slots(found)
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
             raise _error(self._map, error) from error
 

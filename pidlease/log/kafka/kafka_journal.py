@@ -22,6 +22,7 @@ import structlog
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from typing_extensions import override
 
+from pidlease.coordination.boot_clock import boot_seconds
 from pidlease.coordination.journal.journal import (
     NEXT_NUMBER,
     OWNER,
@@ -85,7 +86,7 @@ SECONDS: Final = 20.0
 #: How long reading to the end may take, before the topic's leader is looked up again.
 _READ_SECONDS: Final = 3.0
 #: After so long without a read, removals may be gone from the log (`delete.retention.ms`, a day).
-_UNREAD_MS_MAX: Final = 12 * 3_600_000
+_UNREAD_SECONDS_MAX: Final = 12 * 3600.0
 _RELEASE_SECONDS: Final = 2.0
 _DELETED: Final = (
     f"{SERVED_TOPIC} was deleted: without its rows the same PIDs would be leased again"
@@ -138,9 +139,9 @@ class KafkaJournal(Journal, Ownership):
         self.topic_id = ""
         self._created = False
         self._rows: dict[str, dict[str, Fields]] = {}
-        #: The offset after all that was read or put, and when it was read last.
+        #: The offset after all that was read or put, and when it was read last; None: never.
         self._next = 0
-        self._read_ms = 0
+        self._read_at: float | None = None
         #: The newest writer of which the marker was read.
         self._marked: Writer | None = None
         self._writer: Writer | None = None
@@ -150,8 +151,7 @@ class KafkaJournal(Journal, Ownership):
         self._landed = False
         #: Whether the writer must be taken again before anything else.
         self._unsettled = False
-        #: Why this server puts no more rows; empty: it does.
-        self._ended = ""
+        self.ended = ""
         self._released = False
         #: Whether this server has been the writer: then it finds out if another one replaces it.
         self._claimed = False
@@ -211,7 +211,7 @@ class KafkaJournal(Journal, Ownership):
     @property
     def connected(self) -> bool:
         """Whether Kafka had what was asked of it last."""
-        return self._reached and not self._ended
+        return self._reached and not self.ended
 
     # ------------------------------------------------------------------ ownership
 
@@ -227,14 +227,14 @@ class KafkaJournal(Journal, Ownership):
         try:
             self._wait(self._check())
         except JournalError as error:
-            if self._ended and not self._released:
+            if self.ended and not self._released:
                 return False
             raise OwnershipError(str(error)) from error
         return True
 
     async def release(self) -> None:
         """Let another server take over at once; this one puts no more rows."""
-        if self._writer is None or self._ended:
+        if self._writer is None or self.ended:
             return
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
@@ -244,7 +244,7 @@ class KafkaJournal(Journal, Ownership):
         except (JournalError, TimeoutError) as error:
             _log.warning("the end of this server is not noted; another one takes over later",
                          topic=SERVED_TOPIC, error=str(error))  # fmt: skip
-        self._ended, self._released = "this server stops", True
+        self.ended, self._released = "this server stops", True
 
     # ------------------------------------------------------------------ on the event loop
 
@@ -263,8 +263,8 @@ class KafkaJournal(Journal, Ownership):
         return found
 
     async def _refresh(self) -> None:
-        if self._ended:
-            raise JournalError(self._ended)
+        if self.ended:
+            raise JournalError(self.ended)
         await self._read_on()
         if self._claimed:
             self._check_owner()
@@ -334,8 +334,8 @@ class KafkaJournal(Journal, Ownership):
             JournalError: another server has taken over.
             UpstreamError: Kafka does not answer now.
         """
-        if self._ended:
-            raise JournalError(self._ended)
+        if self.ended:
+            raise JournalError(self.ended)
         if not self._unsettled:
             return
         # Without fencing anyone, first: a server that was replaced takes nothing back.
@@ -347,8 +347,12 @@ class KafkaJournal(Journal, Ownership):
     def _check_owner(self) -> None:
         owner = self._owner()
         if owner.get("run") != self._run:
-            self._ended = f"another server serves this cluster: {owner.get('server') or 'unknown'}"
-            raise JournalError(self._ended)
+            name = owner.get("server") or "unknown"
+            self.ended = (
+                f"another server serves this cluster: {name}, so this one has stepped down;"
+                " start it again to stand by"
+            )
+            raise JournalError(self.ended)
 
     async def _take(self) -> None:
         """Become the writer, and read up to its marker: no former writer can append after it."""
@@ -538,13 +542,13 @@ class KafkaJournal(Journal, Ownership):
                 await asyncio.sleep(BACKOFF.seconds(failures))
 
     async def _read_to_end(self) -> None:
-        now_ms = self._clock_ms()
-        if self._read_ms and now_ms - self._read_ms > _UNREAD_MS_MAX:
-            self._ended = (
-                f"{SERVED_TOPIC} was not read for so long that removed rows may be unknown; start"
-                " the server again"
+        now = boot_seconds()
+        if self._read_at is not None and now - self._read_at > _UNREAD_SECONDS_MAX:
+            self.ended = (
+                f"{SERVED_TOPIC} was not read for so long that removed rows may be unknown, so"
+                " this server has stepped down; start it again"
             )
-            raise JournalError(self._ended)
+            raise JournalError(self.ended)
         # A new leader may not know yet how far the log goes. It says so to this question (KIP-207);
         # a Fetch returns nothing then.
         _, end = await self._upstream.range_of(_PLACE)
@@ -558,18 +562,22 @@ class KafkaJournal(Journal, Ownership):
                 raise JournalError(
                     f"{SERVED_TOPIC} cannot be read at {self._next}: Kafka returns {found.code}"
                 )
-            work = partial(_decode, found.data, self._next, self._doubtful)
+            began, doubtful = self._next, self._doubtful
+            work = partial(_decode, found.data, began, doubtful)
             # Not in the log's threads: they may all be waiting for this.
             part = work() if is_small(found.data) else await asyncio.to_thread(work)
-            before, self._next = self._next, max(self._next, part.end)
-            for row in part.rows:
-                self._apply(row)
+            # Meanwhile this server may have put these rows, and changed them again.
+            known, self._next = self._next, max(self._next, part.end)
+            for offset, row in part.rows:
+                if offset >= known:
+                    self._apply(row)
             self._marked = part.marked or self._marked
-            self._landed = self._landed or part.landed
-            if part.end == before:
+            # Another batch may be in doubt by now.
+            self._landed = self._landed or (part.landed and doubtful == self._doubtful)
+            if part.end == began:
                 # The rest up to the end was compacted.
                 self._next = max(self._next, found.end_offset)
-        self._read_ms = now_ms
+        self._read_at = now
 
     def _apply(self, row: Row) -> None:
         rows = self._rows.setdefault(row.kind, {})
@@ -681,12 +689,13 @@ class _Part(NamedTuple):
     """A part of the log.
 
     Attributes:
+        rows: each with its offset.
         end: the offset after it.
         marked: the writer of the last marker in it; None: there is none.
         landed: whether the doubtful batch is in it.
     """
 
-    rows: list[Row]
+    rows: list[tuple[int, Row]]
     end: int
     marked: Writer | None
     landed: bool
@@ -701,7 +710,7 @@ def _decode(data: bytes, offset: int, doubtful: _Identity | None) -> _Part:
     Raises:
         JournalError: a batch is damaged.
     """
-    rows: list[Row] = []
+    rows: list[tuple[int, Row]] = []
     marked: Writer | None = None
     end, landed = offset, False
     for header, batch in batches_in(data):
@@ -713,7 +722,7 @@ def _decode(data: bytes, offset: int, doubtful: _Identity | None) -> _Part:
             raise JournalError(f"{SERVED_TOPIC} at {header.base_offset}: {error}") from error
         for record in records:
             try:
-                rows.append(_row(record.key, record.value))
+                rows.append((record.offset, _row(record.key, record.value)))
             except ValueError as error:
                 LINES.write(_log, "error", "another program has written to the coordinator's topic",
                             topic=SERVED_TOPIC, offset=record.offset, error=str(error))  # fmt: skip

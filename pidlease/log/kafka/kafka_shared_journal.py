@@ -231,7 +231,7 @@ class SharedKafkaJournal(KafkaJournal):
 
     @override
     async def _settle(self) -> None:
-        if not (self.is_registrar or self._ended):
+        if not (self.is_registrar or self.ended):
             raise NotRegistrarError("another server keeps the rows now")
         await super()._settle()
 
@@ -259,7 +259,7 @@ class SharedKafkaJournal(KafkaJournal):
                 reason = error
             else:
                 return
-            if self._ended or time.monotonic() >= latest:
+            if self.ended or time.monotonic() >= latest:
                 raise JournalError(str(reason)) from reason
             failures += 1
             await asyncio.sleep(BACKOFF.seconds(failures))
@@ -271,8 +271,8 @@ class SharedKafkaJournal(KafkaJournal):
             NotRegistrarError: another server has just become it.
             JournalError: there is none now, or it is unknown.
         """
-        if self._ended:
-            raise JournalError(self._ended)
+        if self.ended:
+            raise JournalError(self.ended)
         if self.is_registrar:
             return None
         await self._translated(self._refresh)
@@ -352,7 +352,7 @@ class SharedKafkaJournal(KafkaJournal):
             JournalConflictError: something else than expected is there.
             JournalError: they may have been put or not.
         """
-        if not (self.is_registrar and hmac.compare_digest(request.run, self._run)) or self._ended:
+        if not (self.is_registrar and hmac.compare_digest(request.run, self._run)) or self.ended:
             raise NotRegistrarError("another server keeps the rows")
         self._heard[request.session] = 0
         if any(row.kind in _OF_REGISTRARS for row in request.rows):
@@ -420,4 +420,4 @@ class SharedKafkaJournal(KafkaJournal):
                 await each
         if self.is_registrar:
             await super().release()
-        self._ended, self._released = "this server stops", True
+        self.ended, self._released = "this server stops", True

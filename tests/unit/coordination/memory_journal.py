@@ -24,6 +24,7 @@ class MemoryJournal(Journal):
 
     def __init__(self, other: "MemoryJournal | None" = None, session: str = "s") -> None:
         self.session = session
+        self.ended = ""
         #: Of all servers.
         self.rows: dict[tuple[str, str], Fields] = {} if other is None else other.rows
         #: What this server has read.

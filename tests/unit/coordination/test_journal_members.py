@@ -9,7 +9,12 @@ from pidlease.coordination.journal.journal_fences import JournalFences
 from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
-from pidlease.coordination.members import MapConflictError, Member, MembersError
+from pidlease.coordination.members import (
+    MapConflictError,
+    Member,
+    MembersError,
+    MembershipLostError,
+)
 from pidlease.coordination.name_bindings import (
     Binding,
     BindingChange,
@@ -75,6 +80,17 @@ def test_a_member_whose_session_has_ended_joins_again() -> None:
     assert found[1].joined > found[2].joined
 
 
+def test_a_change_that_failed_is_not_made_by_a_new_session() -> None:
+    (rows, one), (_, two) = pair()
+    one.join(member(1))
+    rows.fails = "before"
+    with pytest.raises(MembersError):
+        one.join(member(1, draining=True))
+    del rows.rows["member", "1"]
+    one.read()
+    assert not two.read().members[1].draining
+
+
 def test_a_later_process_of_a_directory_is_another_session() -> None:
     (rows, one), (_, two) = pair()
     one.join(member(1))
@@ -82,6 +98,43 @@ def test_a_later_process_of_a_directory_is_another_session() -> None:
     again.join(member(1))
     one.leave()  # late, of the former process
     assert list(two.read().members) == [1]
+
+
+def test_a_copy_of_a_directory_replaces_the_first_server_for_good() -> None:
+    """Once a bug: both wrote the row in turn, and owned the same slots at the same epoch."""
+    (rows, one), (_, two) = pair()
+    one.join(member(1))
+    two.join(member(2))
+    copy = JournalMembers(MemoryJournal(rows, "copy"), lambda: "")
+    copy.join(member(1)._replace(server="copy:1"))
+    for _ in range(2):
+        for each in (one.read, one.slots, lambda: one.join(member(1, draining=True))):
+            with pytest.raises(MembershipLostError, match=r"copy:1.*copy of it.* node 1"):
+                each()
+        assert copy.read().members[1].server == "copy:1"
+        copy.slots()
+    one.leave()
+    assert two.read().members[1].server == "copy:1"
+
+
+def test_a_member_does_not_join_again_in_the_place_of_another_process() -> None:
+    (rows, one), _ = pair()
+    one.join(member(1))
+    copy = JournalMembers(MemoryJournal(rows, "copy"), lambda: "")
+    del rows.rows["member", "1"]  # the session has ended
+    rows.meanwhile = lambda: copy.join(member(1)._replace(server="copy:1"))
+    with pytest.raises(MembershipLostError):
+        one.read()
+    assert copy.read().members[1].server == "copy:1"
+
+
+def test_a_journal_that_has_ended_ends_the_membership() -> None:
+    (rows, one), _ = pair()
+    one.join(member(1))
+    rows.replaced, rows.ended = True, "not read for so long"
+    for each in (one.read, one.slots):
+        with pytest.raises(MembershipLostError, match="not read for so long"):
+            each()
 
 
 def test_the_map_is_written_at_the_version_it_was_read_at() -> None:

@@ -9,6 +9,7 @@ from pidlease.coordination.members import (
     Member,
     Members,
     MembersError,
+    MembershipLostError,
     SharedView,
 )
 from pidlease.core.slots import EMPTY_MAP, SlotMap
@@ -32,10 +33,16 @@ class Link(Members):
         self.shared = shared
         self.own: Member | None = None
         self.away = False
+        #: Why this server can be no member any more; empty: it can.
+        self.lost = ""
         #: Called after the members and the map were read.
         self.on_read: Callable[[], None] = lambda: None
+        #: Called before this server joins.
+        self.on_join: Callable[[], None] = lambda: None
 
     def _check(self) -> None:
+        if self.lost:
+            raise MembershipLostError(self.lost)
         if self.away:
             raise MembersError("away")
 
@@ -43,6 +50,7 @@ class Link(Members):
         return 1
 
     def join(self, member: Member) -> None:
+        self.on_join()
         self._check()
         before = self.shared.members.get(member.node_id)
         joined = before.joined if before else len(self.shared.members) + 1

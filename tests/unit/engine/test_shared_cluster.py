@@ -15,6 +15,7 @@ from pidlease.coordination.members import (
 from pidlease.core.liveness import SILENT_TICKS, TICK_SECONDS
 from pidlease.core.slots import SLOTS, slot_of
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine import shared_cluster
 from pidlease.engine.shared_cluster import (
     STALLED_SECONDS,
     SUSPENDED_SECONDS,
@@ -48,22 +49,26 @@ def _only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedCluster, "_run", never)
 
 
+def server(shared: Coordinator, node_id: int) -> Server:
+    link = Link(shared)
+    own = Member(node_id, f"host:{node_id}", "127.0.0.1", 9000 + node_id, "http://x")
+    pool = SeededPool(asyncio.get_running_loop(), Random(node_id))
+    return Server(link, SharedCluster(link, own, pool, SESSION_SECONDS, lambda: shared.now))
+
+
 @asynccontextmanager
 async def servers(shared: Coordinator, *node_ids: int) -> AsyncIterator[list[Server]]:
     found = []
     for node_id in node_ids:
-        link = Link(shared)
-        own = Member(node_id, f"host:{node_id}", "127.0.0.1", 9000 + node_id, "http://x")
-        pool = SeededPool(asyncio.get_running_loop(), Random(node_id))
-        cluster = SharedCluster(link, own, pool, SESSION_SECONDS, lambda: shared.now)
-        await cluster.join()
-        found.append(Server(link, cluster))
+        found.append(server(shared, node_id))
+        await found[-1].cluster.join()
     try:
         yield found
     finally:
         for each in found:
             each.link.away = False
             await each.cluster.leave()
+            each.cluster.close()
 
 
 async def all_read(found: Sequence[Server], times: int = 2) -> None:
@@ -186,6 +191,51 @@ async def test_a_suspended_server_without_others_goes_on() -> None:
         assert one.cluster.was_suspended()
 
 
+async def test_a_long_recovery_is_no_suspension() -> None:
+    """Once a bug: the registrar's own row was not sent, so it could never join."""
+    shared = Coordinator()
+    async with servers(shared, 1):
+        other = server(shared, 2)
+        suspended, changes = [], []
+        other.link.on_join = lambda: suspended.append(other.cluster.was_suspended())
+        other.cluster.on_change.append(lambda: changes.append(other.cluster.adrift))
+        shared.now += SUSPENDED_SECONDS + SESSION_SECONDS
+        other.link.away = True
+        with pytest.raises(MembersError):
+            await other.cluster.join()
+        other.link.away = False
+        await other.cluster.join()
+        assert suspended == [False, False]
+        await other.cluster.refresh()
+        # Once a bug: what was taken over first was handed over at once.
+        assert changes == [False]
+        await other.cluster.leave()
+        other.cluster.close()
+
+
+async def test_a_suspension_is_noticed_until_nothing_is_sent_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once a bug: a server that was leaving took itself for suspended, and sent nothing."""
+    monkeypatch.setattr(shared_cluster, "_ALIVE_SECONDS", 0.01)
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        dropped = []
+        one.cluster.on_suspended.append(lambda: dropped.append(one.cluster.adrift))
+        await one.cluster.leave()
+        for _ in range(3):
+            shared.now += STALLED_SECONDS / 2
+            assert not one.cluster.was_suspended()
+            await asyncio.sleep(0.1)
+        assert dropped == []
+        shared.now += STALLED_SECONDS + 0.1
+        assert one.cluster.was_suspended()
+        await asyncio.sleep(0.1)
+        assert dropped == [True]
+        assert not one.cluster.was_suspended()
+
+
 async def test_a_view_that_took_too_long_is_not_used() -> None:
     """The process was suspended between the read and its use."""
     shared = Coordinator()
@@ -251,6 +301,22 @@ async def test_a_drained_server_gets_slots_again_when_it_is_undrained() -> None:
         assert shared.slots.count(1) == shared.slots.count(2) == SLOTS // 2
 
 
+async def test_a_drain_that_failed_is_not_made_up_for_by_a_new_session() -> None:
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        two.link.away = True
+        with pytest.raises(MembersError):
+            await two.cluster.drain(0)
+        assert not two.cluster._own.draining
+        two.link.away = False
+        await two.cluster.drain(0)
+        two.link.away = True
+        with pytest.raises(MembersError):
+            await two.cluster.undrain()
+        assert two.cluster._own.draining
+
+
 async def test_a_rebalance_begins_again_if_the_map_changes_meanwhile() -> None:
     shared = Coordinator()
     async with servers(shared, 1, 2) as (one, two):
@@ -276,6 +342,23 @@ async def test_a_rebalance_begins_again_if_the_map_changes_meanwhile() -> None:
         one.cluster.topics = lambda: uneven
         with pytest.raises(MembersError, match="all the time"):
             await one.cluster.rebalance()
+
+
+async def test_a_server_that_can_be_no_member_ends() -> None:
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+        changes = []
+        one.cluster.on_change.append(lambda: changes.append(one.cluster.adrift))
+        one.link.lost = "a copy of this data directory"
+        await one.cluster.refresh()
+        assert one.cluster.lost.is_set()
+        assert one.cluster.loss == "a copy of this data directory"
+        assert changes == [True]
+        # Its process ends. Until then it does not come back.
+        one.link.lost = ""
+        await one.cluster.refresh()
+        assert one.cluster.adrift
 
 
 async def test_a_server_without_shared_ends_this_one() -> None:
