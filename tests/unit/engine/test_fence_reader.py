@@ -69,7 +69,7 @@ async def test_a_fence_lasts_from_the_last_grant(world: _World) -> None:
     await world.grant(5)
     await world.later(2 * _LEASE_MS + _SKEW_MS - 1000)
     await world.grant(6)
-    await world.later(_LEASE_MS - 1000)
+    await world.later(_LEASE_MS + 1000)
     assert world.leases.fences[_PID] == 6
     await world.later(3 * _LEASE_MS)
     await world.later(2 * _LEASE_MS + _SKEW_MS + 1000)
