@@ -18,6 +18,8 @@ from pidlease.storage.io_pool import IoPool
 
 #: The next block is taken when the current one has this many numbers left.
 _PREFETCH_AT: Final = 50
+#: An active server's block is old after this part of a lease: an hour of a day.
+_BLOCK_PART: Final = 24
 #: The least time between two reads of the coordinator's blocks.
 _LOOK_REST_SECONDS: Final = 0.02
 #: From this many blocks on, those older than a lease are merged.
@@ -47,7 +49,10 @@ class PidBlocks:
         self.ages = BlockAges()
         self._numbers = iter(range(0))
         self._left = 0
+        self._taken_ms = 0
         self._next: PidBlock | None = None
+        #: The rest of a block from before this time is left out, in ms since 1970.
+        self._old_before_ms = 0
         self._fetching = False
         self._came = asyncio.Event()
         self._merge_at = _MERGE_LEAST
@@ -93,12 +98,24 @@ class PidBlocks:
 
     def prepare(self) -> bool:
         """Make a number available, and fetch the next block in time; False: there is none."""
-        if not self._left and self._next is not None:
+        if self._next is not None and (not self._left or self._taken_ms < self._old_before_ms):
             self._use(self._next)
             self._next = None
         if self._left <= _PREFETCH_AT:
             self._prefetch()
         return self._left > 0
+
+    def refresh(self) -> None:
+        """Replace an old block before it is used up; without the coordinator it goes on.
+
+        Other active servers count a lease from its block's time, so a lease from an old block would
+        end early there, or at once.
+        """
+        self._old_before_ms = self._clock_ms() - self._lease_ms // _BLOCK_PART
+        newest_ms = self._taken_ms if self._next is None else self._next.taken_ms
+        if newest_ms < self._old_before_ms and not self._fetching:
+            self._next = None
+            self._prefetch()
 
     def take(self) -> int:
         """Return the next number, after `prepare` returned True."""
@@ -126,6 +143,7 @@ class PidBlocks:
         self._keep_small()
         self._numbers = iter(range(block.first, block.end))
         self._left = block.count
+        self._taken_ms = block.taken_ms
 
     def _prefetch(self) -> None:
         if self._fetching or self._next is not None:

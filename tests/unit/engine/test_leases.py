@@ -168,6 +168,39 @@ async def test_a_fresh_pid_is_young_also_from_an_old_block() -> None:
     assert bench.leases.age(pid, bench.now_ms) is Age.OLD, "history is missing since the grant"
 
 
+async def test_an_active_server_leases_from_no_old_block() -> None:
+    """Others know only when a block was taken, and would refuse a lease from one of yesterday."""
+    bench = Bench().start()
+    bench.leases.keeps_fences = True
+    before = bench.leases.lease(Policy.STRICT)
+    bench.now_ms += 2 * LEASE_MS
+    bench.leases.expire()
+    await settle()
+    pid = bench.leases.lease(Policy.STRICT)
+    ages = bench.leases.blocks.ages
+    assert ages.taken_ms(pid) == bench.now_ms
+    assert ages.taken_ms(before) == bench.now_ms - 2 * LEASE_MS
+    bench.leases.expire()
+    await settle()
+    assert number_of(bench.leases.lease(Policy.STRICT)) == number_of(pid) + 1, "it is young"
+
+
+async def test_an_active_server_leases_from_an_old_block_while_there_is_no_other() -> None:
+    bench = Bench().start()
+    bench.leases.keeps_fences = True
+    first = number_of(bench.leases.lease(Policy.STRICT))
+    fault = bench.files.fail_next("fsync", count=3)
+    bench.now_ms += 2 * LEASE_MS
+    bench.leases.expire()
+    await settle()
+    assert fault.fired
+    assert number_of(bench.leases.lease(Policy.STRICT)) == first + 1
+    bench.files._failures.clear()
+    bench.leases.expire()
+    await settle()
+    assert bench.leases.blocks.ages.taken_ms(bench.leases.lease(Policy.STRICT)) == bench.now_ms
+
+
 async def test_a_leased_pid_that_never_wrote_is_young_after_a_crash() -> None:
     bench = Bench().start()
     pids = bench.lease(100)
