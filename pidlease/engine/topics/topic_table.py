@@ -261,9 +261,13 @@ class TopicTable:
     async def alter(self, name: str, change: SettingsChange) -> None:
         """Change a topic's own settings, durably."""
         topic = self._known(name)
-        altered = replace(topic, overrides=change(dict(topic.overrides)))
-        self.policies.of(altered)
-        await self._pool.run(partial(self._store.save_topic, altered))
+
+        def checked(own: dict[str, str]) -> dict[str, str]:
+            settings = change(own)
+            self.policies.of(replace(topic, overrides=settings))
+            return settings
+
+        altered = await self._pool.run(partial(self._store.change_topic, topic, checked))
         self.publish(altered, self.partitions[name])
         if altered.overrides.get(_FSYNC) != topic.overrides.get(_FSYNC):
             # Make durable what was acknowledged under the former setting.
