@@ -192,7 +192,10 @@ class DataDirectory(LogStore):
 
     @override
     def change_topic_defaults(self, change: SettingsChange) -> dict[str, str]:
-        settings = change(self.topic_defaults())
+        try:
+            settings = change(self.topic_defaults())
+        except DataFolderError as error:
+            raise OSError(str(error)) from error
         self._topics.save_defaults(settings)
         return settings
 
