@@ -25,6 +25,7 @@ from pidlease.engine.state_feeds import StateFeeds
 from pidlease.engine.state_follower import StateFollower, StateRequests
 from pidlease.engine.topic_counts import Counts
 from pidlease.engine.topics.partition_moves import PartitionMoves
+from pidlease.engine.topics.settings_follower import SettingsFollower
 from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import (
     PartitionCountError,
@@ -146,8 +147,10 @@ class Engine:
         self.shared_cluster: Final = shared
         #: Moves partitions between active servers, and
         self.moves: PartitionMoves | None = None
-        #: follows the grants of others.
+        #: follows the grants of others, and
         self.fences: FenceReader | None = None
+        #: the settings of topics that they change.
+        self.settings: SettingsFollower | None = None
         #: The states of this server's producers for others, and
         self.feeds: StateFeeds | None = None
         #: those of others here.
@@ -170,16 +173,19 @@ class Engine:
     ) -> None:
         if coordination.fences is None:
             raise AssertionError("several active servers need a fence log")
-        self.moves = PartitionMoves(
-            shared, self._table, self._following, self.leases, self._snapshots, self.pool
-        )
         pool = coordination.pool or self.pool
+        self.settings = SettingsFollower(self._store, self._table, pool)
+        self.moves = PartitionMoves(
+            shared, self._table, self._following, self.leases, self._snapshots, self.pool,
+            settings=self.settings,
+        )  # fmt: skip
         self.fences = FenceReader(coordination.fences, pool, self.naming, self.leases)
         self.leases.keeps_fences = True
         self.leases.read_fences = self.fences.read
         self.maintenance.verified = self.moves.verified
         shared.topics = lambda: {name: each.partitions for name, each in self.topics.items()}
         shared.on_read.append(self.fences.read)
+        shared.on_read.append(self.settings.look)
         self.feeds = StateFeeds(shared, self._table)
         shared.on_read.append(self.feeds.expire)
         if states is not None:
@@ -231,6 +237,8 @@ class Engine:
             await asyncio.sleep(0.01)
         if self.moves is not None:
             await self.moves.stop()
+        if self.settings is not None:
+            await self.settings.stop()
         await self.maintenance.stop()
         try:
             if self.config.judging and await self.maintenance.worth_a_snapshot():
@@ -404,6 +412,15 @@ class Engine:
             OSError: the settings are not durable.
         """
         await self._table.change(self._table.alter_all(change))
+
+    async def follow_settings(self) -> None:
+        """Apply what other active servers have changed in settings of topics before this call.
+
+        Raises:
+            LogError: the settings cannot be read now.
+        """
+        if self.settings is not None:
+            await self.settings.catch_up()
 
     async def follow(self, topics: Mapping[str, Topic]) -> None:
         """Sync the known topics with the log's, if topics are also created outside this server.

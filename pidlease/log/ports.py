@@ -1,6 +1,7 @@
 """The engine's interfaces to the log: partitions, their writers, and the store of all of them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from pidlease.core.buffer import Buffer
@@ -10,6 +11,7 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.records.record_batch import BatchHeader, WholeBatches
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
 from pidlease.storage.snapshot_rows import PartitionRows
+from pidlease.storage.topics.topic_settings import SettingsChange
 from pidlease.storage.topics.topic_store import Topic
 
 
@@ -261,7 +263,7 @@ class ForwardingLog(PartitionLog, Protocol):
 
 
 class LogStore(Protocol):
-    """All topics and their partitions' logs. All methods block."""
+    """All topics and their partitions' logs. All methods block, but `own_settings`."""
 
     @property
     def made_by_others(self) -> bool:
@@ -278,12 +280,35 @@ class LogStore(Protocol):
             DataFolderError: the settings are damaged, or invalid here.
         """
 
-    def save_topic_defaults(self, settings: dict[str, str]) -> None:
-        """Replace the settings of all topics, durably.
+    def change_topic_defaults(self, change: SettingsChange) -> dict[str, str]:
+        """Change the settings of all topics, durably; return the new ones.
+
+        Parameters:
+            change: makes the new settings from the stored ones; its errors are raised.
 
         Raises:
             OSError: the settings are not stored.
         """
+
+    def settings_changed(self) -> bool:
+        """Return whether other servers may have changed topics' settings since the last read.
+
+        Raises:
+            OSError: this is unknown now.
+        """
+        return False
+
+    def read_settings(self) -> dict[str, str]:
+        """Read all topics' settings again, also for `own_settings`; return those of all topics.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
+        return self.topic_defaults()
+
+    def own_settings(self, topic: Topic) -> dict[str, str]:
+        """Return a topic's own settings, as of the last read or change."""
+        return topic.overrides
 
     def is_first_service(self) -> bool:
         """Note durably that these logs are served; return whether they never were before.
@@ -322,6 +347,19 @@ class LogStore(Protocol):
         Raises:
             OSError: the topic is not stored.
         """
+
+    def change_topic(self, topic: Topic, change: SettingsChange) -> Topic:
+        """Change a topic's own settings durably; return its new definition.
+
+        Parameters:
+            change: makes the new settings from the stored ones; its errors are raised.
+
+        Raises:
+            OSError: the settings are not stored.
+        """
+        altered = replace(topic, overrides=change(dict(topic.overrides)))
+        self.save_topic(altered)
+        return altered
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic durably, then its logs; after a crash the next start removes the rest.

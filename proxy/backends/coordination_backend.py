@@ -32,7 +32,7 @@ from pidlease.coordination.pid_sequence import (
     Coordination,
     SequenceError,
 )
-from pidlease.coordination.topic_book import TopicBook, TopicBookError
+from pidlease.coordination.topic_book import ALL_TOPICS, TopicBook, TopicBookError
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.zookeeper_fences import ZooKeeperFences
@@ -267,9 +267,8 @@ class Coordinator:
             return in_files
         book, before = ZooKeeperTopicBook(self._zookeeper, cluster), in_files.load()
         if any(before) and not any(book.load()):
-            book.save_shared(before.shared)
-            for topic_id, settings in before.own.items():
-                book.save_own("", topic_id, settings)
+            for topic_id, settings in {ALL_TOPICS: before.shared, **before.own}.items():
+                book.change("", topic_id, settings.__or__)
         return book
 
     def common_files(self, cluster: str) -> CommonFiles | None:

@@ -9,12 +9,15 @@ from typing import Final
 
 from typing_extensions import override
 
-from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import (
+    ALL_TOPICS,
+    TopicBook,
+    TopicBookError,
+    TopicSettings,
+)
 from pidlease.storage.checked_lines import CheckedFile
 from pidlease.storage.files import Files
-
-#: Used instead of a topic's id for the settings of all topics.
-_SHARED: Final = ""
+from pidlease.storage.topics.topic_settings import SettingsChange
 
 
 class FileTopicBook(TopicBook):
@@ -29,19 +32,21 @@ class FileTopicBook(TopicBook):
         self._lock = threading.Lock()
 
     @override
+    def version(self) -> object:
+        return None  # only this server changes the file
+
+    @override
     def load(self) -> TopicSettings:
         with self._lock:
             own = {topic_id: settings for topic_id, (_, settings) in self._read().items()}
-        return TopicSettings(own.pop(_SHARED, {}), own)
+        return TopicSettings(own.pop(ALL_TOPICS, {}), own)
 
     @override
-    def save_shared(self, settings: dict[str, str]) -> None:
-        self.save_own("", _SHARED, settings)
-
-    @override
-    def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
+    def change(self, topic: str, topic_id: str, change: SettingsChange) -> dict[str, str]:
         with self._lock:
             known = self._read()
+            _, before = known.get(topic_id, ("", {}))
+            settings = change(dict(before))
             known[topic_id] = (topic, settings)
             try:
                 self._file.replace(
@@ -51,6 +56,7 @@ class FileTopicBook(TopicBook):
                 )
             except OSError as error:
                 raise TopicBookError(str(error)) from error
+        return settings
 
     def _read(self) -> dict[str, tuple[str, dict[str, str]]]:
         try:

@@ -1,6 +1,5 @@
 """The topics' settings in a journal: a row for each topic, and one for those of all topics."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -11,11 +10,15 @@ from pidlease.coordination.journal.journal import (
     JournalError,
     Row,
 )
-from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import (
+    ALL_TOPICS,
+    TopicBook,
+    TopicBookError,
+    TopicSettings,
+)
+from pidlease.storage.topics.topic_settings import SettingsChange
 
 _KIND: Final = "topic"
-#: Used instead of a topic's id for the settings of all topics.
-_SHARED: Final = ""
 #: How often settings are put while other servers change them.
 _ATTEMPTS_MAX: Final = 20
 
@@ -25,16 +28,23 @@ class JournalTopicBook(TopicBook):
 
     def __init__(self, journal: Journal) -> None:
         self._journal: Final = journal
+        self._changes = 0
+        journal.watch(_KIND, self._note_change)
+
+    def _note_change(self) -> None:
+        self._changes += 1
+
+    @override
+    def version(self) -> object:
+        self._refresh()
+        return self._changes
 
     @override
     def load(self) -> TopicSettings:
-        try:
-            self._journal.refresh()
-        except JournalError as error:
-            raise TopicBookError(str(error)) from error
+        self._refresh()
         rows = self._journal.all(_KIND)
         own = {topic_id: dict(fields["settings"]) for topic_id, fields in rows.items()}
-        return TopicSettings(own.pop(_SHARED, {}), own)
+        return TopicSettings(own.pop(ALL_TOPICS, {}), own)
 
     def adopt(self, settings: TopicSettings) -> None:
         """Put the settings of another book, all of them or none, if this one has none yet.
@@ -42,33 +52,41 @@ class JournalTopicBook(TopicBook):
         Raises:
             TopicBookError: they may have been put or not.
         """
-        if any(self.load()):
-            return
-        every = {**settings.own, _SHARED: settings.shared}
-        self._put([
+        every = {**settings.own, ALL_TOPICS: settings.shared}
+        rows = [
             Row(_KIND, topic_id, {"topic": "", "settings": each})
             for topic_id, each in every.items() if each
-        ])  # fmt: skip
-
-    @override
-    def save_shared(self, settings: dict[str, str]) -> None:
-        self.save_own("", _SHARED, settings)
-
-    @override
-    def save_own(self, topic: str, topic_id: str, settings: dict[str, str]) -> None:
-        fields = {"topic": topic, "settings": settings} if settings else None
-        self._put([Row(_KIND, topic_id, fields)])
-
-    def _put(self, rows: Sequence[Row]) -> None:
-        for _ in range(_ATTEMPTS_MAX):
-            # On condition of what was read: a put that arrives late replaces nothing newer.
-            before = [row._replace(fields=self._journal.get(row.kind, row.id)) for row in rows]
+        ]  # fmt: skip
+        while not any(self.load()):
             try:
-                self._journal.put(rows, before)
+                self._journal.put(rows, [row._replace(fields=None) for row in rows])
             except JournalConflictError:
-                self.load()
                 continue
             except JournalError as error:
                 raise TopicBookError(str(error)) from error
             return
+
+    @override
+    def change(self, topic: str, topic_id: str, change: SettingsChange) -> dict[str, str]:
+        for _ in range(_ATTEMPTS_MAX):
+            self._refresh()
+            before = self._journal.get(_KIND, topic_id)
+            settings = change({} if before is None else dict(before["settings"]))
+            row = Row(_KIND, topic_id, {"topic": topic, "settings": settings} if settings else None)
+            if row.fields == before:  # an earlier attempt may have put it
+                return settings
+            try:
+                # On condition of what was read: a put that arrives late replaces nothing newer.
+                self._journal.put([row], [row._replace(fields=before)])
+            except JournalConflictError:
+                continue
+            except JournalError as error:
+                raise TopicBookError(str(error)) from error
+            return settings
         raise TopicBookError("other servers have always changed the settings meanwhile")
+
+    def _refresh(self) -> None:
+        try:
+            self._journal.refresh()
+        except JournalError as error:
+            raise TopicBookError(str(error)) from error

@@ -4,7 +4,7 @@ A takeover makes a new partition from verified states, of a snapshot or of anoth
 nothing, and reads the log on from there. So a partition that comes back never goes on with what was
 known of it before: another server may have written meanwhile. The order of a takeover is
 
-    1. the map names this server
+    1. the map names this server; read the settings of topics that other servers have changed
     2. take the writer                          (`WriterTakeover`, before its first batch)
     3. read the fences of names                 (`FenceReader`, within `KafkaWriters.take`)
     4. read the log to the writer's marker; for Kafka clients' own batches, to its end
@@ -24,6 +24,7 @@ from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.recovery import rows_of
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.topics.settings_follower import SettingsFollower
 from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.observability.histogram import Histogram
@@ -61,9 +62,10 @@ class PartitionMoves:
         sync: opens and reads partitions.
         leases: forgets the producers of partitions that were handed over.
         snapshots: where a takeover begins.
+        settings: follows the settings of topics.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - built in one place
         self,
         cluster: SharedCluster,
         table: TopicTable,
@@ -71,12 +73,15 @@ class PartitionMoves:
         leases: Leases,
         snapshots: SnapshotStore,
         pool: IoPool,
+        *,
+        settings: SettingsFollower,
     ) -> None:
         self._cluster: Final = cluster
         self._table: Final = table
         self._sync: Final = sync
         self._leases: Final = leases
         self._snapshots: Final = snapshots
+        self._settings: Final = settings
         self._pool: Final = pool
         self._wanted: Final = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -183,7 +188,12 @@ class PartitionMoves:
             self._takeovers[topic] = task
 
     async def _prepare(self, names: Sequence[TopicPartition]) -> None:
-        """Get what other servers know of partitions that are about to be taken over."""
+        """Get what other servers know of partitions that are about to be taken over.
+
+        Raises:
+            LogError: the settings of topics cannot be read now.
+        """
+        await self._settings.catch_up()
         if self.fetch is None:
             return
         try:
@@ -259,6 +269,7 @@ class PartitionMoves:
         taken = 0
         try:
             await asyncio.wait([ready])
+            ready.result()
             for start in range(0, len(numbers), _AT_ONCE):
                 some = numbers[start : start + _AT_ONCE]
                 change = self._sync.take_over(topic, some)

@@ -67,8 +67,16 @@ class TopicPolicies:
         Raises:
             OSError: the settings are not stored; nothing has changed.
         """
-        settings = change(dict(self.shared))
-        await self._pool.run(partial(self._store.save_topic_defaults, settings))
+        settings = await self._pool.run(partial(self._store.change_topic_defaults, change))
+        await self.apply_shared(settings, topics, partitions)
+
+    async def apply_shared(
+        self,
+        settings: dict[str, str],
+        topics: Mapping[str, Topic],
+        partitions: Mapping[str, Iterable[Partition]],
+    ) -> None:
+        """Apply stored settings of all topics to each partition; otherwise as `change_shared`."""
         self.shared = settings
         changed = 0
         for name, topic in topics.items():

@@ -15,6 +15,7 @@ from pidlease.engine.recovery import begin, catch_up
 from pidlease.engine.topics.topic_table import TopicTable, UnseenTopic
 from pidlease.engine.unloaded_partitions import UNSEEN_MS_MAX
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.topics.topic_settings import SettingError
 from pidlease.storage.topics.topic_store import Topic
 
 #: The most names of deleted topics kept.
@@ -65,6 +66,8 @@ class TopicSync:
                 await self._grow(topic)
             except OSError as error:  # go on with the other topics
                 failed = error
+            except SettingError as error:
+                failed = OSError(f"{topic.name}: {error}")
         if failed is not None:
             raise failed
 
@@ -104,6 +107,7 @@ class TopicSync:
 
     async def _grow(self, topic: Topic) -> None:
         before = self._table.partitions.get(topic.name, [])
+        topic = self._table.with_stored_settings(topic)  # they may be newer than the list
         if before:
             known = self._table.topics[topic.name]
             topic = replace(topic, made_again_ms=known.made_again_ms)

@@ -17,6 +17,7 @@ from pidlease.engine.recovery import first_rows
 from pidlease.engine.topics.topic_policies import TopicPolicies
 from pidlease.engine.unloaded_partitions import UnloadedPartition, UnloadedPartitions
 from pidlease.log.ports import LogStore
+from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import DataFolderError, LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -30,6 +31,8 @@ _OPENED_AT_ONCE: Final = 64
 _DELETED_MAX: Final = 100_000
 #: After a change of this setting the logs are flushed.
 _FSYNC: Final = "pidlease.fsync"
+#: Topics that are compared before other tasks run.
+_COMPARED: Final = 500
 #: How often a deletion checks whether appends are still in flight.
 _LANDED_POLL_SECONDS: Final = 0.005
 
@@ -261,9 +264,13 @@ class TopicTable:
     async def alter(self, name: str, change: SettingsChange) -> None:
         """Change a topic's own settings, durably."""
         topic = self._known(name)
-        altered = replace(topic, overrides=change(dict(topic.overrides)))
-        self.policies.of(altered)
-        await self._pool.run(partial(self._store.save_topic, altered))
+
+        def checked(own: dict[str, str]) -> dict[str, str]:
+            settings = change(own)
+            self.policies.of(replace(topic, overrides=settings))
+            return settings
+
+        altered = await self._pool.run(partial(self._store.change_topic, topic, checked))
         self.publish(altered, self.partitions[name])
         if altered.overrides.get(_FSYNC) != topic.overrides.get(_FSYNC):
             # Make durable what was acknowledged under the former setting.
@@ -276,6 +283,24 @@ class TopicTable:
         """Change the settings of all topics, durably."""
         await self.policies.change_shared(change, self.topics, self.partitions)
         self.version += 1
+
+    async def apply_settings(self, shared: dict[str, str]) -> None:
+        """Apply the settings that the store has read, as if they had been changed here.
+
+        Parameters:
+            shared: those of all topics.
+        """
+        if shared != self.policies.shared:
+            await self.policies.apply_shared(shared, self.topics, self.partitions)
+            self.version += 1
+        for number, topic in enumerate(list(self.topics.values())):
+            stored = self.with_stored_settings(topic)
+            if stored.overrides != topic.overrides:
+                self.publish(stored, self.partitions[topic.name])
+                _log.info("topic altered by another server", topic=topic.name,
+                          settings=stored.overrides)  # fmt: skip
+            if number % _COMPARED == _COMPARED - 1:
+                await asyncio.sleep(0)
 
     # ------------------------------------------------------------------ steps of the changes
 
@@ -301,6 +326,17 @@ class TopicTable:
         if not self._deleted_more and topic.name not in self._deleted:
             return topic
         return replace(topic, made_again_ms=self._context.clock_ms())
+
+    def with_stored_settings(self, topic: Topic) -> Topic:
+        """Return a topic with its own settings as they are stored, if they are valid here."""
+        stored = replace(topic, overrides=self._store.own_settings(topic))
+        try:
+            self.policies.of(stored)
+        except SettingError as error:
+            LINES.write(_log, "error", "a topic's settings are invalid here; the former ones stay"
+                        " in force", topic.name, topic=topic.name, error=str(error))  # fmt: skip
+            return topic
+        return stored
 
     def _check_room(self, wanted: int) -> None:
         if wanted > self.partitions_left:
@@ -348,7 +384,7 @@ class TopicTable:
         unseen = self.unseen.pop(name)
         for each in unseen.partitions:
             each.gone = False
-        self.publish(unseen.topic, unseen.partitions)
+        self.publish(self.with_stored_settings(unseen.topic), unseen.partitions)
 
     async def open(self, topic: Topic, numbers: Sequence[int]) -> list[Partition]:
         """Open some of a topic's partitions.

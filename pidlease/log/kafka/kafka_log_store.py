@@ -5,6 +5,7 @@ The methods run in threads; the connections belong to the event loop.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -12,7 +13,12 @@ from typing_extensions import override
 
 from pidlease.coordination.journal.journal import JournalError
 from pidlease.coordination.journal.journal_beginnings import Beginning, JournalBeginnings
-from pidlease.coordination.topic_book import TopicBook, TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import (
+    ALL_TOPICS,
+    TopicBook,
+    TopicBookError,
+    TopicSettings,
+)
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
@@ -29,7 +35,12 @@ from pidlease.storage.errors import DataFolderError, NotOwnerError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshot_rows import PartitionRows
 from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
-from pidlease.storage.topics.topic_settings import SHARED_SETTINGS, SettingError, check_shared
+from pidlease.storage.topics.topic_settings import (
+    SHARED_SETTINGS,
+    SettingError,
+    SettingsChange,
+    check_shared,
+)
 from pidlease.storage.topics.topic_store import Topic, is_own_id
 
 Result = TypeVar("Result")
@@ -71,6 +82,8 @@ class KafkaStore(LogStore):
         self._writers: Final = writers
         self._book: Final = book
         self._settings = TopicSettings({}, {})
+        #: Of the book, before `_settings` were read.
+        self._settings_version: object = None
         self._owned: Final = owned
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
@@ -193,28 +206,54 @@ class KafkaStore(LogStore):
     @override
     def topic_defaults(self) -> dict[str, str]:
         try:
-            self._settings = self._book.load()
-            check_shared(self._settings.shared)
+            shared = self.read_settings()
+            check_shared(shared)
         except (TopicBookError, SettingError) as error:
             raise DataFolderError(f"the topics' settings cannot be used: {error}") from error
+        return shared
+
+    @override
+    def settings_changed(self) -> bool:
+        return self._book.version() != self._settings_version
+
+    @override
+    def read_settings(self) -> dict[str, str]:
+        version = self._book.version()  # first: a change during the read is noticed later
+        self._settings = self._book.load()
+        self._settings_version = version
         return self._settings.shared
 
     @override
-    def save_topic_defaults(self, settings: dict[str, str]) -> None:
-        self._book.save_shared(settings)
-        self._settings = self._settings._replace(shared=settings)
+    def own_settings(self, topic: Topic) -> dict[str, str]:
+        return self._settings.own.get(topic.topic_id, {})
 
     @override
-    def save_topic(self, topic: Topic) -> None:
-        """Store pidlease's own settings of a topic durably. The others are stored by Kafka.
+    def change_topic_defaults(self, change: SettingsChange) -> dict[str, str]:
+        settings = self._book.change("", ALL_TOPICS, change)
+        self._settings = self._settings._replace(shared=settings)
+        return settings
+
+    @override
+    def change_topic(self, topic: Topic, change: SettingsChange) -> Topic:
+        """Change pidlease's own settings of a topic durably. The others are stored by Kafka.
 
         Raises:
             SettingError: a setting is one of Kafka's.
         """
-        for name in topic.overrides.keys() - {*SHARED_SETTINGS, *STREAM_SETTINGS}:
-            raise SettingError(name, f"{name} is a setting of Kafka's; set it in Kafka")
-        self._book.save_own(topic.name, topic.topic_id, topic.overrides)
-        self._settings.own[topic.topic_id] = topic.overrides
+
+        def checked(own: dict[str, str]) -> dict[str, str]:
+            settings = change(own)
+            for name in settings.keys() - {*SHARED_SETTINGS, *STREAM_SETTINGS}:
+                raise SettingError(name, f"{name} is a setting of Kafka's; set it in Kafka")
+            return settings
+
+        settings = self._book.change(topic.name, topic.topic_id, checked)
+        self._settings.own[topic.topic_id] = settings
+        return replace(topic, overrides=settings)
+
+    @override
+    def save_topic(self, topic: Topic) -> None:
+        raise OSError(f"the topics are Kafka's; create or extend {topic.name} in Kafka")
 
     @override
     def delete_topic(self, topic: Topic) -> None:
@@ -222,11 +261,11 @@ class KafkaStore(LogStore):
 
     def topic_of(self, topic: UpstreamTopic) -> Topic:
         """Return a topic of the cluster as the engine's Topic."""
-        own = self._settings.own.get(topic.topic_id, {})
-        return Topic(
-            topic.name, topic.topic_id, len(topic.leaders), own,
+        found = Topic(
+            topic.name, topic.topic_id, len(topic.leaders), {},
             compacted=topic.compacted is not False,
         )  # fmt: skip
+        return replace(found, overrides=self.own_settings(found))
 
     def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result()

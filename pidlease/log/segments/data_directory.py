@@ -39,6 +39,7 @@ from pidlease.storage.files import (
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_settings import (
     SettingError,
+    SettingsChange,
     check_settings,
     check_shared,
     config_of,
@@ -190,8 +191,13 @@ class DataDirectory(LogStore):
         return settings
 
     @override
-    def save_topic_defaults(self, settings: dict[str, str]) -> None:
+    def change_topic_defaults(self, change: SettingsChange) -> dict[str, str]:
+        try:
+            settings = change(self.topic_defaults())
+        except DataFolderError as error:
+            raise OSError(str(error)) from error
         self._topics.save_defaults(settings)
+        return settings
 
     @override
     def save_topic(self, topic: Topic) -> None:

@@ -185,11 +185,12 @@ class StreamCatalog:
             return stream
         stream = self.topic_stream(name)
         if stream is None:
-            # With Kafka as the log, the topic may be new.
+            # With Kafka as the log, the topic may be new, or a stream that another server has made.
             try:
                 await find_topic(self.ready(), name)
             except UnknownTopicError:
                 raise UnknownStreamError("there is no such stream") from None
+            await self.ready().follow_settings()
             stream = self.topic_stream(name)
         if stream is None:
             raise UnknownStreamError("there is no such stream")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pidlease.coordination.file.file_topic_book import FileTopicBook
-from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import ALL_TOPICS, TopicBookError, TopicSettings
 from pidlease.storage.files import read_file, write_aside
 from tests.sim.files import SimFiles
 
@@ -19,13 +19,13 @@ def test_what_is_set_stays_and_what_is_unset_goes() -> None:
     files = SimFiles()
     book = FileTopicBook(files, PATH)
     assert book.load() == TopicSettings({}, {})
-    book.save_own("a", A, OFF)
-    book.save_shared(ZERO)
-    book.save_own("b", B, ZERO)
-    book.save_own("b", B, {})
+    book.change("a", A, OFF.__or__)
+    book.change("", ALL_TOPICS, ZERO.__or__)
+    book.change("b", B, ZERO.__or__)
+    book.change("b", B, lambda _: {})
     after = files.power_loss(1)
     assert FileTopicBook(after, PATH).load() == TopicSettings(ZERO, {A: OFF})
-    FileTopicBook(after, PATH).save_shared({})
+    FileTopicBook(after, PATH).change("", ALL_TOPICS, lambda _: {})
     assert FileTopicBook(after.power_loss(2), PATH).load() == TopicSettings({}, {A: OFF})
 
 
@@ -33,26 +33,26 @@ def test_a_damaged_file_is_told() -> None:
     """What a topic is not to take would be taken."""
     files = SimFiles()
     book = FileTopicBook(files, PATH)
-    book.save_own("a", A, OFF)
-    book.save_own("b", B, ZERO)
+    book.change("a", A, OFF.__or__)
+    book.change("b", B, ZERO.__or__)
     content = bytearray(read_file(files, PATH))
     content[-5] ^= 1
     write_aside(files, PATH, [bytes(content)])
     with pytest.raises(TopicBookError, match="line 2 is damaged"):
         book.load()
     with pytest.raises(TopicBookError, match="line 2 is damaged"):
-        book.save_own("b", B, OFF)
+        book.change("b", B, OFF.__or__)
 
 
 def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     files = SimFiles()
     book = FileTopicBook(files, PATH)
-    book.save_own("a", A, OFF)
+    book.change("a", A, OFF.__or__)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr("pidlease.storage.checked_lines.write_aside", full)
     with pytest.raises(TopicBookError, match="no space left"):
-        book.save_own("a", A, ZERO)
+        book.change("a", A, ZERO.__or__)
     assert book.load().own == {A: OFF}

@@ -19,7 +19,7 @@ from pidlease.coordination.name_bindings import (
     StoredBinding,
 )
 from pidlease.coordination.pid_sequence import SequenceError
-from pidlease.coordination.topic_book import TopicBookError, TopicSettings
+from pidlease.coordination.topic_book import ALL_TOPICS, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
 from pidlease.core.blocks import PidBlock
 from tests.unit.coordination.memory_journal import MemoryJournal
@@ -203,7 +203,7 @@ def test_a_journal_that_fails_is_an_error_of_each_part() -> None:
         writers.add(1, WriterOf("t", 0, 5))
     rows.fails = "before"
     with pytest.raises(TopicBookError, match="no response"):
-        topics.save_shared({"a": "b"})
+        topics.change("", ALL_TOPICS, {"a": "b"}.__or__)
     rows.replaced = True
     with pytest.raises(NamesError):
         names.all()
@@ -227,11 +227,48 @@ def test_topics_settings() -> None:
     rows = MemoryJournal()
     book = JournalTopicBook(rows)
     assert book.load() == TopicSettings({}, {})
-    book.save_shared({"a": "1"})
-    book.save_own("t", "id", {"b": "2"})
-    book.save_own("u", "id2", {"b": "3"})
-    book.save_own("u", "id2", {})
+    assert book.change("", ALL_TOPICS, {"a": "1"}.__or__) == {"a": "1"}
+    book.change("t", "id", {"b": "2"}.__or__)
+    book.change("u", "id2", {"b": "3"}.__or__)
+    assert book.change("u", "id2", lambda _: {}) == {}
     assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
+
+
+def test_changes_of_two_servers_both_stay() -> None:
+    """Each is made in what stands, not in what its server has read at its start."""
+    rows = MemoryJournal()
+    other_rows = MemoryJournal(rows, "other")
+    book, other = JournalTopicBook(rows), JournalTopicBook(other_rows)
+    assert book.load() == other.load() == TopicSettings({}, {})
+    book.change("", ALL_TOPICS, {"a": "1"}.__or__)
+    other_rows.meanwhile = lambda: book.change("", ALL_TOPICS, {"b": "2"}.__or__)
+    found = other.change("", ALL_TOPICS, lambda before: {**before, "c": "3"})
+    assert found == other.load().shared == {"a": "1", "b": "2", "c": "3"}
+
+
+def test_a_change_that_is_refused_changes_nothing() -> None:
+    rows = MemoryJournal()
+    book = JournalTopicBook(rows)
+
+    def refuse(_: dict[str, str]) -> dict[str, str]:
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        book.change("t", "id", refuse)
+    assert rows.puts == 0
+
+
+def test_a_change_of_another_server_changes_the_version_of_the_settings() -> None:
+    rows = MemoryJournal()
+    other_rows = MemoryJournal(rows, "other")
+    book, other = JournalTopicBook(rows), JournalTopicBook(other_rows)
+    before = other.version()
+    assert other.version() == before
+    book.change("t", "id", {"a": "1"}.__or__)
+    assert other.version() != before
+    other_rows.replaced = True
+    with pytest.raises(TopicBookError):
+        other.version()
 
 
 def test_the_settings_of_another_book_are_put_at_once() -> None:

@@ -29,6 +29,7 @@ from pidlease.coordination.name_bindings import (
     BindingConflictError,
     StoredBinding,
 )
+from pidlease.coordination.topic_book import ALL_TOPICS
 from pidlease.coordination.writer_ids import WriterOf
 from pidlease.coordination.zookeeper.zookeeper_connection import (
     ZooKeeper,
@@ -266,12 +267,34 @@ def test_bindings_of_which_another_server_has_just_changed_one(ensemble: Ensembl
 
 def test_what_another_server_has_just_set_for_topics(ensemble: Ensemble) -> None:
     one, other = (ZooKeeperTopicBook(each, "c") for each in (ensemble.one, ensemble.other))
-    one.save_own("t", "id", {"a": "b"})
+    assert other.version() is None
+    one.change("t", "id", {"a": "b"}.__or__)
     ensemble.check_stale()
     assert other.load().own == {"id": {"a": "b"}}
-    one.save_shared({"c": "d"})
+    before = other.version()
+    one.change("", ALL_TOPICS, {"c": "d"}.__or__)
     ensemble.check_stale()
+    assert other.version() not in {before, None}
     assert other.load().shared == {"c": "d"}
+    one.change("", ALL_TOPICS, {"e": "f"}.__or__)
+    ensemble.check_stale()
+    found = other.change("", ALL_TOPICS, {"g": "h"}.__or__)
+    assert found == one.load().shared == {"c": "d", "e": "f", "g": "h"}
+
+
+def test_a_setting_that_another_server_changes_meanwhile(ensemble: Ensemble) -> None:
+    one, other = (ZooKeeperTopicBook(each, "c") for each in (ensemble.one, ensemble.other))
+    calls: list[dict[str, str]] = []
+
+    def change(before: dict[str, str]) -> dict[str, str]:
+        if len(calls) < 2:  # the node does not exist; then it has changed
+            one.change("t", "id", {f"one-{len(calls)}": "x"}.__or__)
+        calls.append(before)
+        return {**before, "other": "y"}
+
+    found = other.change("t", "id", change)
+    assert calls == [{}, {"one-0": "x"}, {"one-0": "x", "one-1": "x"}]
+    assert found == one.load().own["id"] == {"one-0": "x", "one-1": "x", "other": "y"}
 
 
 def test_a_writer_that_another_server_has_just_recorded(ensemble: Ensemble) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from pidlease.coordination.fence_log import Fence
@@ -335,3 +337,133 @@ async def test_a_monotonic_pid_is_looked_up_before_it_is_unknown() -> None:
     server.fence_log.entries.append(granted(pid, 5))
     await leases.look()
     assert not leases.unsure(pid)
+
+
+# ---------------------------------------------------------------------- settings of topics
+
+
+class OtherSettings:
+    """What another server has stored as the settings of topics."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared: dict[str, str] = {}
+        self.own: dict[str, dict[str, str]] = {}
+        self.changed = self.away = False
+        self.reads = 0
+        self._known = dict(self.own)
+        patch = partial(monkeypatch.setattr, DataDirectory)
+        patch("settings_changed", lambda _: self._is_changed())
+        patch("read_settings", lambda _: self._read())
+        patch("own_settings", lambda _, topic: self._known.get(topic.name, {}))
+
+    def set(self, name: str = "", **settings: str) -> None:
+        found = {f"pidlease.{each.replace('_', '.')}": value for each, value in settings.items()}
+        self.changed = True
+        if name:
+            self.own[name] = found
+        else:
+            self.shared = found
+
+    def _is_changed(self) -> bool:
+        if self.away:
+            raise OSError("away")
+        return self.changed
+
+    def _read(self) -> dict[str, str]:
+        self.reads += 1
+        self.changed, self._known = False, dict(self.own)
+        return dict(self.shared)
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> OtherSettings:
+    return OtherSettings(monkeypatch)
+
+
+async def test_settings_that_another_server_changes_are_followed(others: OtherSettings) -> None:
+    server = await started()
+    await server.owns()
+    pid = server.lease()
+    others.set("t", policies="strict")
+    version = server.engine.topics_version
+    await server.cluster.refresh()
+    await until(lambda: server.engine.topics_version > version)
+    assert server.engine.topics["t"].overrides == {"pidlease.policies": "strict"}
+    assert (await server.send(pid, 0)).status is Status.FORBIDDEN
+    others.set("t")
+    others.set(policies="epoch")
+    await server.engine.follow_settings()
+    assert server.engine.all_topics_settings == {"pidlease.policies": "epoch"}
+    assert (await server.send(pid, 0)).status is Status.FORBIDDEN
+    others.set()
+    await server.engine.follow_settings()
+    assert (await server.send(pid, 0)).status is APPENDED
+    reads = others.reads
+    await server.engine.follow_settings()
+    assert others.reads == reads
+
+
+async def test_a_takeover_knows_the_settings_of_before(others: OtherSettings) -> None:
+    """A stream that another server has made and closed, for example."""
+    server = await started()
+    await server.engine.follow({"t": Topic("t", "1" * 32, 2, {}), "s": Topic("s", "2" * 32, 1, {})})
+    assert server.partition(0, "s").gate is None
+    others.set("s", stream_type="text/plain")
+    others.set("t", policies="strict")
+    others.away = True
+    await server.assign(ME)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert server.partition().elsewhere
+    others.away = False
+    await until(lambda: not server.partition().elsewhere)
+    assert server.partition(0, "s").gate is not None
+    assert (await server.send(server.lease(), 0)).status is Status.FORBIDDEN
+
+
+async def test_settings_that_are_invalid_here_leave_the_former_in_force(
+    others: OtherSettings,
+) -> None:
+    server = await started()
+    await server.owns()
+    others.set("t", policies="strict")
+    others.set(initial="zero")
+    await server.engine.follow_settings()
+    others.set("t", policies="newer")
+    others.set(initial="newer")
+    with capture_logs() as logs:
+        await server.engine.follow_settings()
+    assert sum("invalid here" in each["event"] for each in logs) == 2
+    assert server.engine.topics["t"].overrides == {"pidlease.policies": "strict"}
+    assert server.engine.all_topics_settings == {"pidlease.initial": "zero"}
+    assert (await server.send(server.lease(), 0)).status is Status.FORBIDDEN
+    assert (await server.gives()).elsewhere
+    assert not (await server.owns()).elsewhere
+
+
+async def test_a_look_that_fails_is_logged_and_followed_by_the_next(others: OtherSettings) -> None:
+    server = await started()
+    others.set("t", policies="strict")
+    others.away = True
+    with capture_logs() as logs:
+        await server.cluster.refresh()
+        await until(lambda: any("may be old" in each["event"] for each in logs))
+    with pytest.raises(LogError, match="cannot be read now: away"):
+        await server.engine.follow_settings()
+    others.away = False
+    await server.cluster.refresh()
+    await until(lambda: bool(server.engine.topics["t"].overrides))
+
+
+async def test_a_topic_of_an_older_list_has_its_newest_settings(others: OtherSettings) -> None:
+    server = await started()
+    u = Topic("u", "3" * 32, 1, {"pidlease.policies": "epoch"})
+    others.set("u", policies="strict")
+    await server.engine.follow_settings()
+    await server.engine.follow({"t": server.engine.topics["t"], "u": u})
+    assert server.engine.topics["u"].overrides == {"pidlease.policies": "strict"}
+    await server.engine.follow({"t": server.engine.topics["t"]})
+    others.set("u", policies="monotonic")
+    await server.engine.follow_settings()
+    await server.engine.follow({"t": server.engine.topics["t"], "u": u})
+    assert server.engine.topics["u"].overrides == {"pidlease.policies": "monotonic"}

@@ -18,6 +18,7 @@ from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.topics.topic_settings import (
     SettingError,
+    SettingsChange,
     change_of_own,
     change_of_shared,
     policy_in_force,
@@ -208,8 +209,9 @@ async def test_a_policy_that_is_not_allowed_is_refused_and_nothing_else() -> Non
 class FakeStore:
     """Takes what is to be durable."""
 
-    def save_topic_defaults(self, settings: dict[str, str]) -> None:
+    def change_topic_defaults(self, change: SettingsChange) -> dict[str, str]:
         """See `LogStore`."""
+        return change({})
 
 
 async def test_the_loop_turns_while_many_partitions_are_told() -> None:

@@ -154,6 +154,6 @@ def test_a_data_folder_keeps_them() -> None:
     files = SimFiles()
     folder = open_folder(files)
     assert folder.topic_defaults() == {}
-    folder.save_topic_defaults(NEW)
+    assert folder.change_topic_defaults(lambda _: NEW) == NEW
     folder.close()
     assert open_folder(files.power_loss(1)).topic_defaults() == NEW

@@ -1,0 +1,158 @@
+"""Two active servers share a Kafka: settings of topics that are changed at one count at both."""
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.crash.seeds import SOAK
+from tests.integration.test_topic_policies import patch, shown
+from tests.kafka_backend.test_writer import post
+from tests.servers.kafka import KafkaServer
+from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.test_kafka_server import needs_kafka
+from tests.servers.waiting import WAIT_S, until
+from tests.servers.zookeeper import ZooKeeperServer
+from tests.streams.stream_client import CLOSE, TEXT, send
+
+pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+POLICIES, INITIAL = "pidlease.policies", "pidlease.initial"
+
+
+class Two(NamedTuple):
+    """Two servers that share a Kafka."""
+
+    kafka: KafkaServer
+    a: PidleaseServer
+    b: PidleaseServer
+
+
+@pytest.fixture(scope="module", params=["kafka", "zookeeper"] if SOAK else ["kafka"])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    folder = tmp_path_factory.mktemp("two")
+    with ExitStack() as stack:
+        kafka = stack.enter_context(KafkaServer(folder / "kafka"))
+        settings: dict[str, Any] = {
+            "coordination": "kafka", "shared": "true", "upstream_metadata_seconds": "0.5",
+            "log_level": "info",
+        }  # fmt: skip
+        if request.param == "zookeeper":
+            zookeeper = stack.enter_context(ZooKeeperServer(folder / "zookeeper"))
+            settings |= {"coordination": "auto", "zookeeper": f"{zookeeper.hosts}/p"}
+        a, b = (stack.enter_context(in_front_of(kafka, folder / name, **settings)) for name in "ab")
+        a.start()
+        b.start()
+        yield Two(kafka, a, b)
+        assert [each.stop() for each in (a, b)] == [0, 0]
+        assert not any("Traceback" in each.log_text() for each in (a, b))
+
+
+def topic_of(two: Two, owner: PidleaseServer) -> str:
+    """Make topics of one partition until a server owns one of them."""
+    admin = AdminClient({"bootstrap.servers": two.kafka.bootstrap})
+    while True:
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
+        for each in (two.a, two.b):
+            until(lambda: each.get(f"/v1/topics/{name}")[0] == 200, "both to know it")  # noqa: B023
+        if owner_port(two, name) == owner.kafka_port:
+            return name
+
+
+def owner_port(two: Two, topic: str) -> int:
+    """The port of the server that owns a topic's partition."""
+    found: list[int] = []
+
+    def look() -> bool:
+        client = AdminClient({"bootstrap.servers": two.a.bootstrap})
+        seen = client.list_topics(topic, timeout=WAIT_S)
+        leader = seen.topics[topic].partitions.get(0)
+        broker = None if leader is None else seen.brokers.get(leader.leader)
+        found.extend([] if broker is None else [broker.port])
+        return bool(found)
+
+    until(look, "an owner")
+    return found[0]
+
+
+def produce(two: Two, topic: str) -> int:
+    """The code that an idempotent client of Kafka is told."""
+    told: list[Any] = []
+    servers = f"{two.a.bootstrap},{two.b.bootstrap}"
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(WAIT_S) == 0
+    return 0 if told[0] is None else int(told[0].code())
+
+
+def test_a_policy_that_is_set_at_one_counts_at_the_other(two: Two) -> None:
+    topic, path = topic_of(two, two.b), "/v1/topics/{}/settings"
+    assert produce(two, topic) == 0
+    assert patch(two.a, path.format(topic), {POLICIES: "epoch"})[0] == 200
+    until(lambda: shown(two.b, topic)[POLICIES] == ("epoch", "topic"), "B to follow", within_s=10)
+    assert produce(two, topic) == KafkaError.POLICY_VIOLATION
+    assert post(two.b, topic, b"0", "p", 0)[0] == 200
+
+    other = topic_of(two, two.b)
+    assert patch(two.a, "/v1/topic-defaults", {POLICIES: "strict"})[0] == 200
+    until(lambda: shown(two.b, other)[POLICIES] == ("strict", "all topics"), "B again", within_s=10)
+    assert produce(two, other) == KafkaError.POLICY_VIOLATION
+    assert patch(two.a, "/v1/topic-defaults", {POLICIES: None})[0] == 200
+    assert patch(two.a, path.format(topic), {POLICIES: None})[0] == 200
+    for each in (topic, other):
+        until(lambda: produce(two, each) == 0, "the end of the policies", within_s=10)  # noqa: B023
+
+
+@pytest.mark.parametrize("all_topics", [True, False])
+def test_different_settings_that_are_set_at_both_at_once_stay(two: Two, all_topics: bool) -> None:
+    topic = topic_of(two, two.b)
+    path = "/v1/topic-defaults" if all_topics else f"/v1/topics/{topic}/settings"
+    source = "all topics" if all_topics else "topic"
+    changes = ((two.a, {POLICIES: "strict"}), (two.b, {INITIAL: "zero"}))
+    wanted = {POLICIES: ("strict", source), INITIAL: ("zero", source)}
+    with ThreadPoolExecutor() as threads:
+        for _ in range(5):
+            made = [threads.submit(patch, server, path, change) for server, change in changes]
+            assert [each.result()[0] for each in made] == [200, 200]
+            for each in (two.a, two.b):
+                until(
+                    lambda: wanted.items() <= shown(each, topic).items(),  # noqa: B023
+                    "both settings", within_s=10,
+                )  # fmt: skip
+            assert patch(two.a, path, {POLICIES: None, INITIAL: None})[0] == 200
+
+
+def test_a_stream_that_one_has_made_is_one_at_its_owner_at_once(two: Two) -> None:
+    for _ in range(4):
+        name = f"s-{uuid.uuid4().hex[:8]}"
+        assert send(two.a, "PUT", name, b"", TEXT).status == 201
+        owner = two.a if owner_port(two, name) == two.a.kafka_port else two.b
+        while (told := send(owner, "POST", name, "x", TEXT).status) == 503:
+            pass  # it does not know the topic yet
+        assert told == 204
+
+
+def test_a_closed_stream_stays_closed_when_the_other_one_takes_it_over(two: Two) -> None:
+    while True:
+        name = f"s-{uuid.uuid4().hex[:8]}"
+        assert send(two.a, "PUT", name, b"", TEXT).status == 201
+        if owner_port(two, name) == two.a.kafka_port:
+            break
+    assert send(two.a, "POST", name, "x", TEXT).status == 204
+    # At once before the stop: the other one may not have looked since.
+    assert send(two.a, "POST", name, "y", TEXT | CLOSE).is_closed
+    assert two.a.stop() == 0
+    try:
+        refused = {421, 503}
+        until(lambda: send(two.b, "POST", name, "z", TEXT).status not in refused, "a takeover")
+        assert send(two.b, "POST", name, "z", TEXT).code == "stream_closed"
+        assert produce(two, name) == KafkaError.POLICY_VIOLATION
+    finally:
+        two.a.start()
