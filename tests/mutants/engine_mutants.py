@@ -19,6 +19,9 @@ from tests.mutants.mutant import (
     Mutant,
 )
 
+_FAILED: Final = "tests/kafka_listener/test_failed_requests.py"
+_FAULTS: Final = "tests/unit/log/test_embedded_faults.py"
+_HEADERS: Final = "tests/unit/kafka/test_record_batch.py"
 _JUDGE: Final = "pidlease/core/judge.py"
 _APPENDS: Final = "pidlease/engine/appenders/group_appender.py"
 _PARTITION: Final = "pidlease/engine/partition.py"
@@ -187,6 +190,35 @@ ENGINE: Final = (
         "            slot = next(s for s in slots if s.ready)\n"
         "            slots.remove(slot)\n",
         (ORDER,),
+    ),
+    Mutant(
+        "requests are handled after one that failed",
+        "proxy/kafka/client_connection.py",
+        "        self._finishing = True\n        self._start = self._end = 0\n"
+        "        self._pause()\n",
+        "        self._pause()\n",
+        (_FAILED,),
+    ),
+    Mutant(
+        "a batch may claim more records than its bytes hold",
+        "pidlease/kafka/records/record_batch.py",
+        "        or (records * RECORD_BYTES_MIN > len(data) and not attributes & CODEC_BITS)\n",
+        "",
+        (_HEADERS,),
+    ),
+    Mutant(
+        "a group has more records than a segment has offsets",
+        "pidlease/engine/pending_batches.py",
+        "size > GROUP_BYTES_MAX or records > GROUP_RECORDS_MAX",
+        "size > GROUP_BYTES_MAX",
+        (PARTITION,),
+    ),
+    Mutant(
+        "an append that failed by a bug stays in the segment",
+        "pidlease/log/segments/embedded_log.py",
+        "            self._has_tail = True  # a bug: the next append removes what was written\n",
+        "",
+        (_FAULTS,),
     ),
     Mutant(
         "a part of a request stays in the buffer of all connections",

@@ -26,6 +26,7 @@ _KAFKA_WRITERS: Final = "pidlease/log/kafka/kafka_writers.py"
 _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _NAMED: Final = "pidlease/engine/named_leases.py"
 _LEASES: Final = "pidlease/engine/leases/leases.py"
+_FENCES: Final = "tests/unit/engine/test_fence_reader.py"
 _SLOTS: Final = "pidlease/core/slots.py"
 
 _SUPERVISOR: Final = "proxy/workers/supervisor.py"
@@ -256,6 +257,35 @@ SHARING: Final = (
         "        if binding.former in self._leases or (every and binding.former >= 0):\n",
         "        if binding.former in self._leases:\n",
         (_MOVED,),
+    ),
+    Mutant(
+        "a name is new where nothing was seen of its PID",
+        _NAMED,
+        "            if self._leases.keeps_fences:\n",
+        "            if False:\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a name goes on with its last PID only",
+        _PARTITION,
+        "        for _ in range(_FORMERS_MAX):\n",
+        "        for _ in range(1):\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a fence ends with the first grant",
+        "pidlease/engine/fence_reader.py",
+        "            self._kept.pop(pid, None)  # the latest grant counts\n"
+        "            self._kept[pid] = until_ms\n",
+        "            self._kept.setdefault(pid, until_ms)\n",
+        (_FENCES,),
+    ),
+    Mutant(
+        "an active server leases from an old block",
+        _LEASES,
+        "            self.blocks.refresh()\n",
+        "            pass\n",
+        ("tests/unit/engine/test_leases.py",),
     ),
     Mutant(
         "a fence ends with the lease here",

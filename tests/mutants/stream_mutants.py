@@ -15,15 +15,30 @@ _SHARED: Final = "tests/streams/test_shared_reads.py"
 _PIPELINED: Final = (
     "tests/http_api/test_pipelined_requests.py::test_a_malformed_request_is_refused_in_its_turn"
 )
+_GATES: Final = "tests/unit/engine/test_stream_gate.py"
 _ORDER: Final = "tests/streams/test_reordering.py::test_requests_in_any_order_are_stored_in_order"
 
 STREAMS: Final = (
     Mutant(
         "a stream's close is not read from the log",
         _GATE,
-        "                self.closed = await self._last_close()\n",
-        "                pass\n",
+        "doubts, closed = self._doubts, await self._last_close()\n",
+        "doubts, closed = self._doubts, None\n",
         (_CLOSES,),
+    ),
+    Mutant(
+        "a batch for a stream overtakes those that wait",
+        _GATE,
+        "        if known and self._closing is None and not self._parked:\n",
+        "        if known and self._closing is None:\n",
+        (_GATES,),
+    ),
+    Mutant(
+        "a close that was noted during the read of a stream's end is forgotten",
+        _GATE,
+        "                if doubts == self._doubts:\n                    self.closed = closed\n",
+        "                if True:\n                    self.closed = closed\n",
+        (_GATES,),
     ),
     Mutant(
         "a stream's closing mark counts as data",
@@ -42,8 +57,8 @@ STREAMS: Final = (
     Mutant(
         "the last Stream-Seq is not read from the log",
         _GATE,
-        "                found = await self._stored_order()\n",
-        '                found = b""\n',
+        "doubts, found = self._doubts, await self._stored_order()\n",
+        'doubts, found = self._doubts, b""\n',
         (_KILL,),
     ),
     Mutant(

@@ -237,9 +237,23 @@ UPSTREAM: Final = (
     Mutant(
         "a failed batch holds off those before it",
         "pidlease/engine/appenders/failed_batches.py",
-        "if not _is_before(failed.first, batch.first):",
+        "if not _is_before(pid, failed.first, batch.first):",
         "if failed.first == batch.first:",
         ("tests/unit/engine/test_partition.py",),
+    ),
+    Mutant(
+        "failed ranges with 64-bit numbers are compared modulo 2^31",
+        "pidlease/engine/appenders/failed_batches.py",
+        "    if rules is not None and not rules.wraps:\n        return sequence < other\n",
+        "",
+        ("tests/unit/engine/test_partition.py",),
+    ),
+    Mutant(
+        "a batch without a leader gets its outcome within the send",
+        "pidlease/kafka/client/produce_channels.py",
+        "                asyncio.get_running_loop().call_soon(send.completed, error)\n",
+        "                send.completed(error)\n",
+        ("tests/unit/engine/test_leader_gone.py",),
     ),
     Mutant(
         "a Fetch goes on waiting when another request follows",

@@ -94,7 +94,7 @@ class _World:
         if member._task is not None:
             member._task.cancel()
         journal = self.journals[url]
-        journal._ended = "killed"
+        journal.ended = "killed"
         for task in journal._tasks:
             task.cancel()
 
