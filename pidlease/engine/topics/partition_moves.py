@@ -283,6 +283,10 @@ class PartitionMoves:
             LINES.write(_log, "warning", "partitions could not be taken over; trying again",
                         (topic, kind_of(error)), topic=topic, error=str(error))  # fmt: skip
             self._again()
+        except Exception as error:  # noqa: BLE001 - a bug; nothing waits for this task
+            LINES.write(_log, "error", "partitions could not be taken over; trying again",
+                        (topic, kind_of(error)), error, topic=topic, error=repr(error))  # fmt: skip
+            self._again()
         else:
             if not taken:
                 # The map changed meanwhile, and may name this server again.
