@@ -37,6 +37,10 @@ NAME = TopicPartition("t", 0)
 _BODY = struct.Struct(">hiqqqhii")
 
 
+_GZIP = 1
+_RECORDS_MAX = 100
+
+
 def batch(
     first: int,
     *,
@@ -47,7 +51,8 @@ def batch(
     size: int = 900,
 ) -> bytearray:
     """A batch as a client sends it. Nobody looks at its records, and they are none."""
-    body = _BODY.pack(0, records - 1, time_ms, time_ms, pid, generation, first, records)
+    codec = _GZIP if records > _RECORDS_MAX else 0  # uncompressed, they would need more bytes
+    body = _BODY.pack(codec, records - 1, time_ms, time_ms, pid, generation, first, records)
     body += b"\x5a" * size
     return bytearray(struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body)
 

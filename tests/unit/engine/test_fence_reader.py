@@ -38,6 +38,9 @@ class _World:
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
         return []
 
+    def take(self, at_least: int = 1) -> PidBlock:
+        return PidBlock(at_least, 100, self.now_ms)
+
     def all(self) -> dict[str, Binding]:
         return {}
 
