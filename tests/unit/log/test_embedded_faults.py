@@ -89,6 +89,7 @@ def test_an_append_that_fails_by_a_bug_leaves_nothing_behind(
     assert log.end_offset == 5
     assert log.append_blocking([simple(5)]) == [5]
     after = open_log(files, config(), clean=True)
+    assert after.stopped == ""
     for each in (log, after):
         assert [record.value[:2] for record in read_all(each)] == [b"%d/" % n for n in range(6)]
 
