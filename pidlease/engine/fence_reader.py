@@ -101,9 +101,7 @@ class FenceReader:
     def _sweep(self) -> None:
         """Forget fences that no producer can need any more."""
         now_ms = self._leases.now_ms()
-        ended = [pid for pid, until_ms in takewhile(lambda kept: kept[1] < now_ms,
-                                                    self._kept.items())]  # fmt: skip
-        for pid in ended:
+        for pid, _ in list(takewhile(lambda kept: kept[1] < now_ms, self._kept.items())):
             if pid in self._leases:
                 self._keep([pid])
             else:

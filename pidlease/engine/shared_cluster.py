@@ -340,7 +340,7 @@ class SharedCluster:
         return True
 
     def _lose(self, reason: str) -> None:
-        """Step down for good: the process ends."""
+        """Step down permanently, so that the process ends."""
         _log.error("this server can be no member any more", reason=reason)
         self.loss = reason
         self.lost.set()

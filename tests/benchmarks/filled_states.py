@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.kafka.records.identity_header import Identity
-from tests.benchmarks.scale.leases import HttpClient
+from tests.benchmarks.scale.leases import lease_all
 from tests.kafka_listener.batches import identified
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.messages import PRODUCE
@@ -42,7 +39,7 @@ def fill(servers: Sequence[PidleaseServer], topic: str, partitions: int, produce
 async def _fill(
     servers: Sequence[PidleaseServer], topic: str, partitions: int, producers: int
 ) -> None:
-    leases = await _lease_all(servers[0].http_port, topic, producers)
+    leases = await lease_all(servers[0].http_port, topic, producers)
     owned = await asyncio.to_thread(_owned, servers, topic)
     batches: dict[int, list[_Batch]] = {port: [] for port in owned.values()}
     for number, lease in enumerate(leases):
@@ -51,18 +48,6 @@ async def _fill(
         value = b"filled/%d/%d " % (partition, number // partitions)
         batches[owned[partition]].append((partition, identified([value], identity)))
     await asyncio.gather(*(_append_all(port, topic, each) for port, each in batches.items()))
-
-
-async def _lease_all(port: int, topic: str, count: int) -> list[dict[str, Any]]:
-    client = await HttpClient.connect(port)
-    asked = [{"topic": topic, "partition": 0}] * LEASES_MAX
-    body = json.dumps({"leases": asked}).encode()
-    leases: list[dict[str, Any]] = []
-    while len(leases) < count:
-        response = json.loads(await client.post("/v1/leases/batch", body))
-        leases += [each for each in response["leases"] if not each.get("error")]
-    client.close()
-    return leases[:count]
 
 
 def _owned(servers: Sequence[PidleaseServer], topic: str) -> Mapping[int, int]:

@@ -271,7 +271,7 @@ async def _read_slowly(server: Server, decoding: _SlowDecoding) -> asyncio.Task[
 async def test_rows_that_were_read_slowly_are_not_put_over_newer_ones(
     kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a bug: a name's binding went back to that of a former process, for good."""
+    """Once a bug: an older binding of a name replaced a newer one permanently."""
     async with servers(kafka, "a") as (server,):
         assert await server.claim() == ""
         decoding = _SlowDecoding(monkeypatch)

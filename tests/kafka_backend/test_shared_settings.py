@@ -83,7 +83,7 @@ def owner_port(two: Two, topic: str) -> int:
 
 
 def produce(two: Two, topic: str) -> int:
-    """The code that an idempotent client of Kafka is told."""
+    """The error code that an idempotent Kafka client gets."""
     told: list[Any] = []
     servers = f"{two.a.bootstrap},{two.b.bootstrap}"
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})

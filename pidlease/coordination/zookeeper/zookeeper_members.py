@@ -148,7 +148,7 @@ class ZooKeeperMembers(Members):
         raise replaced_by(_member(found))
 
     def _replace(self, path: str, data: bytes, version: int) -> bool:
-        """Put this session's node in the place of another one; return whether that was still there.
+        """Replace another session's node by this one's; False: that node has changed or is gone.
 
         In one transaction: the other process, if it lives, must not find that its node has gone,
         and create it again.

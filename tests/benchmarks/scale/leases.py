@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -58,6 +59,18 @@ class HttpClient:
     def close(self) -> None:
         """End the connection."""
         self._writer.close()
+
+
+async def lease_all(port: int, topic: str, count: int) -> list[dict[str, Any]]:
+    """Lease so many PIDs over HTTP, as many as possible with each request."""
+    client = await HttpClient.connect(port)
+    body = json.dumps({"leases": [{"topic": topic, "partition": 0}] * LEASES_MAX}).encode()
+    leases: list[dict[str, Any]] = []
+    while len(leases) < count:
+        response = json.loads(await client.post("/v1/leases/batch", body))
+        leases += [each for each in response["leases"] if not each.get("error")]
+    client.close()
+    return leases[:count]
 
 
 async def _post_all(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidlease.client import LeasedProducer
-from pidlease.http_api.lease_messages import LEASES_MAX
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.benchmarks.scale.figure import Figure
-from tests.benchmarks.scale.leases import HttpClient
+from tests.benchmarks.scale.leases import HttpClient, lease_all
 from tests.benchmarks.scale.one_topic_server import TOPIC, one_topic_server
 from tests.kafka_listener.batches import identified
 from tests.kafka_listener.client import produced
@@ -78,17 +77,6 @@ async def _append_by_http(port: int, bodies: Sequence[bytes]) -> list[int]:
     return offsets
 
 
-async def _lease_all(port: int, count: int) -> list[dict[str, Any]]:
-    client = await HttpClient.connect(port)
-    body = json.dumps({"leases": [{"topic": TOPIC, "partition": 0}] * LEASES_MAX}).encode()
-    leases: list[dict[str, Any]] = []
-    while len(leases) < count:
-        response = json.loads(await client.post("/v1/leases/batch", body))
-        leases += [each for each in response["leases"] if not each.get("error")]
-    client.close()
-    return leases[:count]
-
-
 async def _append_all(requests: Sequence[bytes], append: _Append, connections: int) -> float:
     """Append all by some connections at once; return the seconds, up to the last response."""
     shares = [requests[number::connections] for number in range(connections)]
@@ -129,7 +117,7 @@ _CLIENTS, _CLIENTS_AT_ONCE = 300, 4
 def _append_by(way: _Way, folder: Path) -> list[Figure]:
     with one_topic_server(folder, "batch") as server:
         began = time.perf_counter()
-        leases = asyncio.run(_lease_all(server.http_port, way.producers))
+        leases = asyncio.run(lease_all(server.http_port, TOPIC, way.producers))
         leased_s = time.perf_counter() - began
         requests = list(map(_frame if way.in_flight else _body, leases))
         append: _Append = partial(_append_by_http, server.http_port)
