@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+Result = TypeVar("Result")
 
 
 class BackgroundTasks:
@@ -17,9 +19,9 @@ class BackgroundTasks:
     def __init__(self, broken: Callable[[BaseException], None]) -> None:
         self._broken: Final = broken
         # asyncio keeps no strong reference to a task.
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final[set[asyncio.Task[Any]]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -33,7 +35,7 @@ class BackgroundTasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(error)

@@ -15,11 +15,7 @@ from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, UpstreamTopic
 from pidlease.kafka.client.settings import UpstreamConfig, addresses_of
 from pidlease.kafka.codec.messages import error_name
-from pidlease.kafka.error_codes import (
-    INVALID_TOPIC_EXCEPTION,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-)
+from pidlease.kafka.error_codes import INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED
 from pidlease.kafka.errors import UpstreamError
 
 _log = logging.getLogger(__name__)
@@ -88,17 +84,22 @@ class LeaderConnections:
         """Return a topic, with its metadata loaded from now on; the server may create it.
 
         Raises:
-            ProducerError: it did not appear within the request timeout, or may not be seen.
+            ProducerError: for the request timeout, the servers did not have it; it may not be
+                seen; or for the delivery timeout, no server told.
         """
         cluster, loop = self.cluster, asyncio.get_running_loop()
         cluster.topics.add(name)
-        give_up = loop.time() + self._settings.request_timeout_ms / 1000
+        began = loop.time()
         while (found := cluster.view.topics.get(name)) is None:
-            await cluster.load()
+            failure = await cluster.load()
             if name in cluster.view.topics:
                 continue
-            code = cluster.view.errors.get(name, UNKNOWN_TOPIC_OR_PARTITION)
-            if code in _FINAL or loop.time() > give_up:
+            waited_ms = (loop.time() - began) * 1000
+            code = cluster.view.errors.get(name)
+            if failure is not None or code is None:  # nobody told: that is not "unknown"
+                if waited_ms > self._settings.delivery_timeout_ms:
+                    raise ProducerError(f"topic {name}: no server returns its metadata: {failure}")
+            elif code in _FINAL or waited_ms > self._settings.request_timeout_ms:
                 raise ProducerError(f"topic {name}: {error_name(code)}")
             await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
         return found

@@ -105,7 +105,8 @@ class ProducerSettings(ConnectionSecurity):
         buffer_memory: bytes of all pending records, with the overhead of each; beyond, `send`
             waits.
         delivery_timeout_ms: how long a record may take from `send` to its outcome.
-        request_timeout_ms: how long a response may take; then the connection is replaced.
+        request_timeout_ms: how long a response may take, after which the connection is replaced;
+            and how long a topic may be unknown to the servers.
         retry_backoff_ms: the wait before a batch is sent again, doubled each time.
         retry_backoff_max_ms: the longest wait before a batch is sent again.
         metadata_max_age_ms: how often the metadata is loaded again, for new partitions.

@@ -149,6 +149,32 @@ async def test_a_bootstrap_server_that_does_not_respond(caplog: pytest.LogCaptur
     assert warnings(caplog)[0] == f"no bootstrap server responds within 1 s: {address}"
 
 
+async def test_a_topic_of_which_no_server_told_is_not_called_unknown() -> None:
+    """Once one response later than the request timeout gave UNKNOWN_TOPIC_OR_PARTITION."""
+    times = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 100}
+    async with world() as there, there.producer(**times) as producer:
+        await there.broker.go_away()
+        with pytest.raises(ProducerError, match="topic t: no server returns its metadata: "):
+            await producer.send("t", b"x")
+        await there.broker.listen()
+
+
+async def test_a_topic_is_waited_for_while_no_server_responds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As long as a record may take, not as long as one response."""
+    caplog.set_level(logging.INFO)
+    async with world() as there, there.producer(request_timeout_ms=100) as producer:
+        await there.broker.go_away()
+        began = time.monotonic()
+        sent = asyncio.create_task(producer.send_and_wait("t", b"x"))
+        await until(lambda: "does not return its metadata" in caplog.text)
+        await until(lambda: time.monotonic() - began > 0.3)
+        assert not sent.done()
+        await there.broker.listen()
+        assert (await sent).offset == 0
+
+
 @pytest.mark.parametrize("topic", ["", "a b", "..", "x" * 250, "\u00e4"])
 async def test_an_illegal_topic_at_once(topic: str) -> None:
     async with world() as there, there.producer() as producer:

@@ -222,8 +222,12 @@ class Cluster:
             self.stale()
             await self._refreshed.wait_for(lambda: self._refreshes > before)
 
-    async def load(self) -> None:
-        """Load the metadata now, if a broker responds; concurrent callers share one request."""
+    async def load(self) -> UpstreamError | None:
+        """Load the metadata now; concurrent callers share one request.
+
+        Returns:
+            why it could not be loaded; None: it was.
+        """
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(self._load())
         try:
@@ -231,6 +235,8 @@ class Cluster:
         except UpstreamError as error:
             LINES.write(_log, "info", "Kafka does not return its metadata",
                         kind_of(error), error=str(error))  # fmt: skip
+            return error
+        return None
 
     async def look_up(self, topics: Collection[str] | None, *, create: bool = False) -> View:
         """Request topics once, and return what a broker returns; `view` stays as it is.
