@@ -43,6 +43,8 @@ _LANDING_SECONDS: Final = 5.0
 _LANDING_POLL_SECONDS: Final = 0.005
 #: Partitions of a topic that are taken over at once.
 _AT_ONCE: Final = 64
+#: Topics of which partitions are taken over at once.
+_TOPICS_AT_ONCE: Final = 16
 #: Partitions compared with the map before other tasks run.
 _COMPARED: Final = 500
 #: How long a failed takeover waits before the next attempt.
@@ -88,6 +90,8 @@ class PartitionMoves:
         #: The topics with a running takeover.
         self._takeovers: dict[str, asyncio.Task[None]] = {}
         self._landing: Final[set[asyncio.Task[None]]] = set()
+        self._room: Final = asyncio.Semaphore(_TOPICS_AT_ONCE)
+        self._stopping = False
         #: The epoch of each partition's slot at its last takeover.
         self._epochs: Final[dict[TopicPartition, int]] = {}
         self.taken_over = 0
@@ -125,10 +129,11 @@ class PartitionMoves:
 
     async def stop(self) -> None:
         """Take over nothing more; the owned partitions stay as they are."""
-        tasks = [*([self._task] if self._task else []), *self._takeovers.values(), *self._landing]
+        self._stopping = True  # a running step ends: its threads still use the log
+        tasks = [*([self._task] if self._task else []), *self._landing]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._takeovers.values(), return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -272,8 +277,10 @@ class PartitionMoves:
             ready.result()
             for start in range(0, len(numbers), _AT_ONCE):
                 some = numbers[start : start + _AT_ONCE]
-                change = self._sync.take_over(topic, some)
-                await self._table.change(change)
+                async with self._room:
+                    if self._stopping:
+                        return
+                    await self._sync.take_over(topic, some)
                 found = self._table.partitions.get(topic, [])
                 now = sum(not found[each].elsewhere for each in some if each < len(found))
                 taken += now

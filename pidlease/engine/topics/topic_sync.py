@@ -1,8 +1,7 @@
 """Topic sync: follows the topics that others create, delete and extend in a Kafka cluster."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -122,7 +121,10 @@ class TopicSync:
             self._table.publish(replace(known, compacted=topic.compacted), before)
 
     async def take_over(self, name: str, numbers: Sequence[int]) -> None:
-        """Open and read partitions that this server owns now; runs as one of the table's changes.
+        """Open and read partitions that this server owns now, and show them.
+
+        Only the last step is one of the table's changes: a partition that takes long delays no
+        other topic. What was changed meanwhile is not shown.
 
         Raises:
             OSError: a partition could not be opened or read; others are taken over all the same.
@@ -130,20 +132,54 @@ class TopicSync:
         before = self._table.partitions.get(name, [])
         wanted = [each for each in numbers if each < len(before) and before[each].elsewhere]
         if wanted:
-            await self._read(self._table.topics[name], before, wanted, wanted)
+            opened, failure = await self._open(self._table.topics[name], before, wanted)
+            await self._replay(opened.values())
+            await self._table.change(self._show_taken(name, before, opened))
+            if failure is not None:
+                raise failure
+
+    async def _show_taken(
+        self, name: str, before: list[Partition], opened: dict[int, Partition]
+    ) -> None:
+        now = self._table.partitions.get(name, [])
+        for number, each in list(opened.items()):
+            if number >= len(now) or now[number] is not before[number]:
+                each.log.stop("its topic was deleted, or made again, during the takeover")
+                del opened[number]
+        if opened:
+            await self._show(self._table.topics[name], now, list(opened), opened)
 
     async def _read(
         self, topic: Topic, before: list[Partition], stopped: list[int], wanted: list[int]
     ) -> None:
         """Open and replay some partitions of a topic: new ones, and stopped ones again."""
         opened, failure = await self._open(topic, before, wanted)
-        mine = {n: each for n, each in opened.items() if self._claims(each)}
-        reading = map(self._begin, mine.values())
-        for outcome in await asyncio.gather(*reading, return_exceptions=True):
+        await self._replay(opened.values())
+        await self._show(topic, before, stopped, opened)
+        if failure is not None:
+            raise failure
+
+    async def _replay(self, opened: Iterable[Partition]) -> None:
+        mine = [each for each in opened if self._claims(each)]
+        for outcome in await asyncio.gather(*map(self._begin, mine), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        for each in mine.values():  # another server may own it by now
-            self._claims(each)
+
+    async def _show(
+        self,
+        topic: Topic,
+        before: list[Partition],
+        stopped: list[int],
+        opened: dict[int, Partition],
+    ) -> None:
+        """Show partitions that were opened and replayed.
+
+        Raises:
+            OSError: one of them is stopped.
+        """
+        for each in opened.values():
+            if not each.elsewhere:  # another server may own it by now
+                self._claims(each)
         # A new partition that cannot be read is shown as stopped, as at a start, and tried again.
         shown = {number: each for number, each in opened.items()
                  if number not in stopped or not each.log.stopped}  # fmt: skip
@@ -157,6 +193,7 @@ class TopicSync:
         if shown:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=again)  # fmt: skip
+        failure = None
         for each in opened.values():
             if each.stopped:
                 failure = OSError(f"{each.name}: {each.log.stopped}")
@@ -173,16 +210,13 @@ class TopicSync:
             return dict(enumerate(await self._table.open(topic, wanted))), None
         opened: dict[int, Partition] = {}
         failure: OSError | None = None
-        if wanted[-1] < len(before):
-            with suppress(OSError):  # one by one, then
-                return dict(zip(wanted, await self._table.open(topic, wanted), strict=True)), None
-        for number in wanted:
-            try:
-                (opened[number],) = await self._table.open(topic, [number])
-            except OSError as error:
-                failure = error
-                if number >= len(before):
-                    break  # partition numbers have no gaps
+        for number, found in zip(wanted, await self._table.open_each(topic, wanted), strict=True):
+            if isinstance(found, Partition):
+                opened[number] = found
+                continue
+            failure = found
+            if number >= len(before):
+                break  # partition numbers have no gaps
         if failure is not None and not opened:
             raise failure
         return opened, failure

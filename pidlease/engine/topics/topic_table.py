@@ -392,18 +392,26 @@ class TopicTable:
         Raises:
             OSError: one of them cannot be opened.
         """
-
-        async def open_one(number: int) -> Partition:
-            work = partial(self._store.open_partition, topic, number, 0)
-            name = TopicPartition(topic.name, number)
-            return Partition(name, topic, await self._pool.run(work), self._context)
-
         opened: list[Partition] = []
         for start in range(0, len(numbers), _OPENED_AT_ONCE):
-            some = numbers[start : start + _OPENED_AT_ONCE]
-            found = await asyncio.gather(*map(open_one, some), return_exceptions=True)
-            for each in found:
-                if isinstance(each, BaseException):
+            for each in await self.open_each(topic, numbers[start : start + _OPENED_AT_ONCE]):
+                if not isinstance(each, Partition):
                     raise each
                 opened.append(each)
+        return opened
+
+    async def open_each(self, topic: Topic, numbers: Sequence[int]) -> list[Partition | OSError]:
+        """Open some of a topic's partitions; the result has why one of them cannot be opened."""
+
+        async def open_one(number: int) -> Partition | OSError:
+            name = TopicPartition(topic.name, number)
+            try:
+                log = await self._pool.run(partial(self._store.open_partition, topic, number, 0))
+            except OSError as error:
+                return error
+            return Partition(name, topic, log, self._context)
+
+        opened: list[Partition | OSError] = []
+        for start in range(0, len(numbers), _OPENED_AT_ONCE):
+            opened += await asyncio.gather(*map(open_one, numbers[start : start + _OPENED_AT_ONCE]))
         return opened

@@ -1,7 +1,7 @@
 """Partitions that move between active servers: takeovers, hand-overs, and the fences of names."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from pidlease.engine.append_outcome import FENCED_FOR_EVER, Status
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.partition import Partition
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
 from pidlease.storage.snapshots import SnapshotStore
@@ -82,9 +83,9 @@ class SharedServer(Server):
         await self.engine.follow({"t": Topic("t", "1" * 32, 2, {})})
         return self
 
-    async def assign(self, owner: int, number: int = 0) -> None:
+    async def assign(self, owner: int, number: int = 0, topic: str = "t") -> None:
         """Let a server own a partition, by the map."""
-        slot, before = slot_of("t", number), self.shared.slots
+        slot, before = slot_of(topic, number), self.shared.slots
         owners, epochs = list(before.owners), list(before.epochs)
         owners[slot] = owner
         epochs[slot] += 1
@@ -467,3 +468,54 @@ async def test_a_topic_of_an_older_list_has_its_newest_settings(others: OtherSet
     await server.engine.follow_settings()
     await server.engine.follow({"t": server.engine.topics["t"], "u": u})
     assert server.engine.topics["u"].overrides == {"pidlease.policies": "monotonic"}
+
+
+async def opening(monkeypatch: pytest.MonkeyPatch, server: SharedServer) -> asyncio.Event:
+    """Begin a takeover of t-0 that goes on when the event is set."""
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+    before = TopicTable.open_each
+
+    async def slow(self: TopicTable, topic: Topic, numbers: Sequence[int]) -> Any:
+        opened = await before(self, topic, numbers)
+        if topic.topic_id == "1" * 32:
+            waits.set()
+            await goes_on.wait()
+        return opened
+
+    monkeypatch.setattr(TopicTable, "open_each", slow)
+    await server.assign(ME)
+    await waits.wait()
+    return goes_on
+
+
+async def test_a_slow_partition_delays_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await started()
+    await server.engine.follow({"t": Topic("t", "1" * 32, 2, {}), "u": Topic("u", "2" * 32, 1, {})})
+    goes_on = await opening(monkeypatch, server)
+    moves = server.engine.moves
+    assert moves is not None
+    taken = moves.taken_over
+    await server.assign(ME, topic="u")
+    await until(lambda: moves.taken_over == taken + 1)
+    assert not server.partition(topic="u").elsewhere
+    await server.engine.create_topic(Topic("w", "3" * 32, 1, {}))
+    assert server.partition(0).elsewhere
+    goes_on.set()
+    await until(lambda: not server.partition(0).elsewhere)
+    assert (await server.send(server.lease(), 0)).status is APPENDED
+
+
+async def test_a_topic_made_again_during_its_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await started()
+    old = server.partition(0)
+    goes_on = await opening(monkeypatch, server)
+    await server.engine.follow({"t": Topic("t", "4" * 32, 2, {})})
+    assert old.gone
+    new = server.partition(0)
+    goes_on.set()
+    moves = server.engine.moves
+    assert moves is not None
+    await until(lambda: not moves._takeovers)
+    assert server.partition(0) is new
+    assert new.topic_id == "4" * 32
+    assert (await server.send(server.lease(), 0)).status is APPENDED
