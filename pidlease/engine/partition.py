@@ -25,6 +25,7 @@ from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.appenders.group_appender import Failed
 from pidlease.engine.batch_identity import no_policy
+from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.pending_batches import (
     Pending,
@@ -683,10 +684,14 @@ class Partition:
         """Note that the log was applied up to its end at a given time."""
         self._appends.caught_up(end, now_ms)
 
-    def note_leases(self) -> None:
-        """Register the PIDs with state in the lease table, after a restore and the replay."""
+    def note_leases(self, former: LeasedPartition | None = None) -> None:
+        """Register the PIDs with state in the lease table, after a restore and the replay.
+
+        Parameters:
+            former: this partition takes its place.
+        """
         self._appends.begin(self.table.next_offset)
-        self._leases.restore(self.table.states, self)
+        self._leases.restore(self.table.states, self, former)
 
     async def delete_records(self, before: int) -> int:
         """Delete all records before an offset, durably. The producers' states stay.

@@ -10,6 +10,7 @@ from typing import Final
 
 from pidlease.core.packed import Packed, offset_of
 from pidlease.core.rules import rules_of
+from pidlease.engine.leases.lease_table import LeasedPartition
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
@@ -143,8 +144,24 @@ class UnloadedPartitions:
             known.snapshotted = rows._replace(producers={})
         return known
 
+    def replace_by(self, partition: Partition) -> LeasedPartition | None:
+        """Remove a partition that was loaded, and pass its leases on.
+
+        Returns:
+            What has leases left, for `Leases.leave`; None: nothing.
+        """
+        unloaded = self._unloaded.pop(partition.name, None)
+        partition.note_leases(unloaded)
+        if unloaded is None:
+            return None
+        loaded = partition.producers
+        unloaded.producers = {
+            pid: state for pid, state in unloaded.producers.items() if pid not in loaded
+        }
+        return unloaded if unloaded.producers else None
+
     async def forget(self, name: TopicPartition) -> None:
-        """Remove a partition that was loaded, or is gone."""
+        """Remove a partition that is gone."""
         unloaded = self._unloaded.pop(name, None)
         if unloaded is not None:
             await self._leases.leave(unloaded)

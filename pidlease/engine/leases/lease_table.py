@@ -120,13 +120,18 @@ class LeaseTable:
             partitions[index] = [there, partition]
 
     def restore(
-        self, pids: Iterable[int], partition: LeasedPartition, now_ms: int
+        self,
+        pids: Iterable[int],
+        partition: LeasedPartition,
+        now_ms: int,
+        former: LeasedPartition | None = None,
     ) -> Iterator[int]:
         """Note, at a start, the PIDs with state on a partition; once for each partition.
 
         Parameters:
             pids: PIDs with state on the partition.
             now_ms: counts as the time of their first message.
+            former: the partition takes the place of this one.
 
         Yields:
             The PIDs without a lease. They get one, which counts as not kept since its grant.
@@ -140,9 +145,11 @@ class LeaseTable:
             block.first_ms[index] = now_ms
             partitions = block.partitions
             there = partitions[index]
-            if there is None:
+            if there is None or there is former:
                 partitions[index] = partition
             elif isinstance(there, list):
+                if former in there:
+                    there.remove(former)
                 there.append(partition)
             else:
                 partitions[index] = [there, partition]

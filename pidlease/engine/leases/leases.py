@@ -368,12 +368,20 @@ class Leases:
         pids, begun_ms = self._table.restore_rows(rows)
         self.ring.restore_many(pids, array("q", (each + self.lease_ms for each in begun_ms)))
 
-    def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
+    def restore(
+        self,
+        pids: Iterable[int],
+        partition: LeasedPartition,
+        former: LeasedPartition | None = None,
+    ) -> None:
         """Note that the log holds batches of PIDs on a partition.
 
         A PID that only the log knows has its full lease again.
+
+        Parameters:
+            former: the partition takes the place of this one in the leases of these PIDs.
         """
         now_ms = self._clock_ms()
         # Every lease begins anew: while the server was down, producers could not write.
-        for pid in self._table.restore(pids, partition, now_ms):
+        for pid in self._table.restore(pids, partition, now_ms, former):
             self._ring_of(pid).restore(pid, now_ms + self.lease_ms)

@@ -41,8 +41,9 @@ from pidlease.storage.snapshots import (
 #: How long a hand-over waits for batches in flight.
 _LANDING_SECONDS: Final = 5.0
 _LANDING_POLL_SECONDS: Final = 0.005
-#: Partitions of a topic that are taken over at once.
-_AT_ONCE: Final = 64
+#: Partitions of a topic that are taken over at once: while their producers are noted, nothing else
+#: runs, and the next ones are read while these take their writers.
+_AT_ONCE: Final = 16
 #: Topics of which partitions are taken over at once.
 _TOPICS_AT_ONCE: Final = 16
 #: Partitions compared with the map before other tasks run.

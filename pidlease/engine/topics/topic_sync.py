@@ -183,8 +183,12 @@ class TopicSync:
         # A new partition that cannot be read is shown as stopped, as at a start, and tried again.
         shown = {number: each for number, each in opened.items()
                  if number not in stopped or not each.log.stopped}  # fmt: skip
+        left = []
         for each in shown.values():
-            each.note_leases()
+            if each.stopped or each.elsewhere:
+                each.note_leases()
+            elif (former := self._table.held.replace_by(each)) is not None:
+                left.append(former)
         now = dict(enumerate(before)) | shown
         topic = replace(topic, partitions=len(now))
         self._table.publish(topic, [now[number] for number in sorted(now)])
@@ -193,14 +197,11 @@ class TopicSync:
         if shown:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
                       read_again=again)  # fmt: skip
-        failure = None
+        for former in left:
+            await self._leases.leave(former)
         for each in opened.values():
             if each.stopped:
-                failure = OSError(f"{each.name}: {each.log.stopped}")
-            elif not each.elsewhere:
-                await self._table.held.forget(each.name)
-        if failure is not None:
-            raise failure
+                raise OSError(f"{each.name}: {each.log.stopped}")
 
     async def _open(
         self, topic: Topic, before: list[Partition], wanted: list[int]

@@ -124,7 +124,12 @@ class FakeLeases(Leases):
     async def look(self) -> None:
         raise AssertionError("nothing is unsure")
 
-    def restore(self, pids: Iterable[int], partition: LeasedPartition) -> None:
+    def restore(
+        self,
+        pids: Iterable[int],
+        partition: LeasedPartition,
+        former: LeasedPartition | None = None,
+    ) -> None:
         self.adopted += pids
 
 

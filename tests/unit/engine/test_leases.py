@@ -426,3 +426,25 @@ async def test_the_time_that_the_server_was_away_does_not_count_where_there_is_s
     again.now_ms += LEASE_MS
     assert again.leases.expire() == 1
     assert partition.producers == {}
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+async def test_a_partition_takes_the_place_of_another(others: int) -> None:
+    """In the leases of the PIDs that it has; the former one is asked no more."""
+    bench = Bench()
+    pid, only_former = make_pid(Policy.STRICT, 1), make_pid(Policy.STRICT, 2)
+    rest = [FakePartition() for _ in range(others)]
+    former, partition = FakePartition(), FakePartition()
+    for each in [*rest, former]:
+        each.write(pid, 0)
+        bench.leases.restore([pid], each)
+    former.write(only_former, 0)
+    bench.leases.restore([only_former], former)
+    partition.write(pid, 0)
+    bench.leases.restore([pid], partition, former)
+    assert bench.leases._table.partitions(pid) == (*rest, partition)
+    assert bench.leases._table.partitions(only_former) == (former,)
+    bench.now_ms += LEASE_MS
+    assert bench.leases.expire() == 2
+    assert [each.producers for each in [*rest, partition]] == [{}] * (others + 1)
+    assert former.producers.keys() == {pid}

@@ -1,7 +1,7 @@
 """Partitions that move between active servers: takeovers, hand-overs, and the fences of names."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from pidlease.engine.append_outcome import FENCED_FOR_EVER, Status
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.partition import Partition
 from pidlease.engine.shared_cluster import SharedCluster
+from pidlease.engine.topics.topic_sync import TopicSync
 from pidlease.engine.topics.topic_table import TopicTable
 from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.storage.errors import LogError
@@ -519,3 +520,36 @@ async def test_a_topic_made_again_during_its_takeover(monkeypatch: pytest.Monkey
     assert server.partition(0) is new
     assert new.topic_id == "4" * 32
     assert (await server.send(server.lease(), 0)).status is APPENDED
+
+
+async def test_a_takeover_passes_leases_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the partition, from the rows that were there before; what it does not have is left."""
+    server = await started()
+    await server.owns()
+    pids = [server.lease() for _ in range(3)]
+    for pid in pids:
+        await server.send(pid, 0)
+    await server.snapshot()
+    await server.gives()
+    table, name = server.engine.leases._table, server.partition().name
+    held = server.engine._table.held
+    unloaded = held.unloaded(name)
+    assert unloaded is not None
+    assert [table.partitions(pid) for pid in pids] == [(unloaded,)] * 3
+    late = server.lease()
+    replay = TopicSync._replay
+
+    async def longer(self: TopicSync, opened: Iterable[Partition]) -> None:
+        await replay(self, opened)
+        unloaded.producers[late] = unloaded.producers[pids[0]]
+        server.engine.leases.restore([late], unloaded)
+
+    monkeypatch.setattr(TopicSync, "_replay", longer)
+    partition = await server.owns()
+    await until(lambda: not table.partitions(late))
+    assert held.unloaded(name) is None
+    assert partition.producers.keys() == set(pids)
+    assert [table.partitions(pid) for pid in pids] == [(partition,)] * 3
+    server.now_ms += 2 * LEASE_MS
+    assert server.engine.leases.expire() == 4
+    assert not partition.producers
