@@ -85,7 +85,7 @@ class LeaderConnections:
 
         Raises:
             ProducerError: for the request timeout, the servers did not have it; it may not be
-                seen; or for the delivery timeout, no server told.
+                seen; or for the delivery timeout, no server returned metadata.
         """
         cluster, loop = self.cluster, asyncio.get_running_loop()
         cluster.topics.add(name)
@@ -96,7 +96,7 @@ class LeaderConnections:
                 continue
             waited_ms = (loop.time() - began) * 1000
             code = cluster.view.errors.get(name)
-            if failure is not None or code is None:  # nobody told: that is not "unknown"
+            if failure is not None or code is None:  # that is not "unknown"
                 if waited_ms > self._settings.delivery_timeout_ms:
                     raise ProducerError(f"topic {name}: no server returns its metadata: {failure}")
             elif code in _FINAL or waited_ms > self._settings.request_timeout_ms:
