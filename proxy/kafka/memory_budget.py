@@ -73,7 +73,11 @@ class MemoryBudget(ByteBudget):
         """
         waiter = _Freed()
         self.wait(waiter)
-        await asyncio.wait_for(waiter.event.wait(), seconds)
+        try:
+            await asyncio.wait_for(waiter.event.wait(), seconds)
+        finally:
+            if waiter in self._waiting:  # or each wait that ends in vain would hold memory
+                self._waiting.remove(waiter)
 
     @override
     def release(self, size: int) -> None:
