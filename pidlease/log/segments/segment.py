@@ -289,7 +289,12 @@ class ActiveSegment:
             DamagedLogError: acknowledged bytes are no longer intact.
         """
         size = self.log.size()
-        self._start_indexes(*self._trusted(recovery_offset, size))
+        try:
+            trusted = self._trusted(recovery_offset, size)
+        except BrokenBatchError:  # the scan of the whole segment finds it, and says where
+            trusted = 0, 0
+            self.size, self.next_offset = 0, self.names.base_offset
+        self._start_indexes(*trusted)
         if not clean:
             # Their entries may be in the page cache only.
             self._unflushed_indexes |= {

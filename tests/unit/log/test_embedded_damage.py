@@ -64,6 +64,27 @@ def test_a_segment_that_should_be_whole_and_is_not_is_damaged() -> None:
         assert open_log(raw_log(content[:size]), ROOMY, recovery_offset=3).stopped, size
 
 
+@pytest.mark.parametrize("damage", [bytes(512), b"\xff\xff\xff\xff"], ids=["zeros", "length"])
+@pytest.mark.parametrize("clean", [False, True])
+def test_damage_between_the_last_entries_of_both_indexes(clean: bool, damage: bytes) -> None:
+    """With equal timestamps, .timeindex ends early. Once the whole server did not start."""
+    files = SimFiles()
+    log = open_log(files, ROOMY)
+    ends = [0]
+    for number in range(400):
+        batch = simple(number, size=100, timestamp=TIME_MS)
+        log.append_blocking([batch])
+        ends.append(ends[-1] + batch.header.size)
+    files = files.process_death()
+    file = files.open(LOG)
+    file.write_at([damage], ends[200] + 8)
+    file.close()
+    again = open_log(files, ROOMY, clean=clean, recovery_offset=400)
+    assert again.stopped
+    assert again.end_offset == 200
+    assert offsets(again) == list(range(200))
+
+
 @pytest.mark.parametrize("pad", range(0, 512, 7))
 def test_a_tail_with_any_one_sector_lost_is_cut(pad: int) -> None:
     """The disk wrote the append's sectors in any order, and the power went in between."""
