@@ -190,7 +190,7 @@ class NamedLeases:
         """
         async with self._alone(name):
             for _ in range(_ATTEMPTS_MAX):
-                stored = await self._get(name)
+                stored = await self._stored(name)
                 binding = _unreleased(stored)
                 if binding is None:
                     raise UnknownNameError(f"no producer has the name {name!r}")
@@ -210,12 +210,27 @@ class NamedLeases:
         """
         return _unreleased(await self._get(name))
 
+    async def _stored(self, name: str) -> StoredBinding:
+        """Read a binding, and note what a change with an unknown outcome may have led to.
+
+        Raises:
+            NamesError: it cannot be read.
+        """
+        stored = await self._get(name)
+        bound = stored.binding
+        if bound is not None:
+            if self._spare.get(name) == bound.pid:
+                del self._spare[name]
+            if bound.generation == RELEASED:
+                self._note(name, bound)
+        return stored
+
     async def _raise(
         self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
     ) -> Binding:
         held = (wanted.pid, wanted.generation) if wanted.pid >= 0 else None
         for _ in range(_ATTEMPTS_MAX):
-            stored = await self._get(name)
+            stored = await self._stored(name)
             bound = stored.binding
             if held is not None and (bound is None or held != bound[:2]):
                 if bound is not None and _was_granted(held, bound):

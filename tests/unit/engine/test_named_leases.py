@@ -1,15 +1,17 @@
 """Named leases over whole lives of a server: kills, leases that end, topics made again, others."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from pidlease.coordination.file.file_names import FileNames
 from pidlease.coordination.file.file_sequence import FileSequence
-from pidlease.coordination.name_bindings import NamesError
+from pidlease.coordination.name_bindings import BindingChange, NamesError
 from pidlease.coordination.pid_sequence import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
 from pidlease.core.lease import Lease, LeaseWanted
@@ -20,7 +22,7 @@ from pidlease.engine.append_service import AppendService
 from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.lease_service import LeaseService, UnknownPidError
-from pidlease.engine.named_leases import NameBusyError, NameConflictError
+from pidlease.engine.named_leases import NameBusyError, NameConflictError, UnknownNameError
 from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
@@ -227,6 +229,53 @@ async def test_failed_grants_take_one_pid(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     await ask(server)
     assert len(server.engine.leases.ring) == before + 1
+
+
+def lose_responses(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bindings are changed, and nothing returns, as when a connection to ZooKeeper ends."""
+    bindings = server.engine.naming._bindings
+    change = bindings.change_many
+
+    def lost(changes: Sequence[BindingChange]) -> Any:
+        change(changes)
+        raise NamesError("no response")
+
+    monkeypatch.setattr(bindings, "change_many", lost)
+
+
+@pytest.mark.parametrize("again", ["release", "grant"])
+async def test_a_release_without_a_response_fences(
+    again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the producer of before went on beside the next one of its name, until a restart."""
+    server = await begin()
+    zombie = await ask(server)
+    assert (await put(server, zombie, 0)).status is STORED
+    with monkeypatch.context() as patched:
+        lose_responses(server, patched)
+        with pytest.raises(NamesError):
+            await server.engine.naming.release("n")
+    if again == "release":
+        with pytest.raises(UnknownNameError):
+            await server.engine.naming.release("n")
+    else:
+        assert (await put(server, await ask(server), 0)).status is STORED
+    assert (await put(server, zombie, 1)).status is FENCED
+
+
+@pytest.mark.parametrize("renew", [False, True])
+async def test_a_grant_without_a_response_is_not_granted_again_after_a_release(
+    renew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once its PID was kept for the next grant, which was fenced from the beginning."""
+    server = await begin()
+    with monkeypatch.context() as patched:
+        lose_responses(server, patched)
+        with pytest.raises(NamesError):
+            await ask(server)
+    if not renew:
+        await server.engine.naming.release("n")
+    assert (await put(server, await ask(server, renew=renew), 0)).status is STORED
 
 
 async def test_a_conflict_takes_none() -> None:
