@@ -218,9 +218,9 @@ class Maintenance:
             late = time.monotonic() - last >= self._config.snapshot_seconds
             if batches < self._config.snapshot_batches and not (late and changed):
                 continue
-            if not await self.worth_a_snapshot():
-                continue
             try:
+                if not await self.worth_a_snapshot():
+                    continue
                 await self.snapshot()
             except Exception as error:  # noqa: BLE001 - the last snapshot stays; try again
                 failures += 1

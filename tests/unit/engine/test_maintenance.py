@@ -109,3 +109,31 @@ async def test_a_server_without_records_and_leases_takes_no_snapshot() -> None:
     server = await Server(server.files).start()
     assert await server.engine.maintenance.worth_a_snapshot(), "there is one already"
     await server.engine.stop()
+
+
+async def test_a_failed_look_at_the_snapshots_does_not_end_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once there was no snapshot any more, nothing was removed by retention, and no log line."""
+    monkeypatch.setattr(maintenance, "_SNAPSHOT_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(maintenance, "_BACKOFF", Backoff(0.01, 0.01))
+    files = SimFiles()
+    server = await Server(files).start()
+    failed: list[Path] = []
+
+    def no_files_left(operation: str, path: Path) -> None:
+        if operation == "list" and path == SNAPSHOTS and not failed:
+            failed.append(path)
+            raise OSError(errno.EMFILE, "too many open files")
+
+    files.on_operation = no_files_left
+    upkeep = server.engine.maintenance
+    upkeep.reconfigure(MaintenanceConfig(1, 0.02, 10**6, 10**6))
+    async with asyncio.timeout(60):
+        while not failed:  # noqa: ASYNC110 - it is seen by looking
+            await asyncio.sleep(0.01)
+        await server.fill(server.lease(), 0, 3)
+        while upkeep.newest is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert upkeep.snapshot_failures == 1
+    await server.engine.stop()
