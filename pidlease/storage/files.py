@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -246,11 +247,12 @@ class RealFiles(Files):
 
     @override
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        return _mode(path) is not None
 
     @override
     def is_folder(self, path: Path) -> bool:
-        return path.is_dir()
+        mode = _mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
 
     @override
     def list(self, folder: Path) -> list[str]:
@@ -386,6 +388,17 @@ def make_durable_folder(files: Files, folder: Path) -> None:
     for each in reversed(missing):
         files.make_folder(each)
         files.fsync_folder(each.parent)
+
+
+def _mode(path: Path) -> int | None:
+    """Return a file's mode; None: there is no such file.
+
+    `Path.exists` does not do: from Python 3.14 on it takes any error for a missing file.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def make_durable_file(files: Files, path: Path) -> None:

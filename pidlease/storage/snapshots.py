@@ -180,10 +180,14 @@ class SnapshotStore:
         return manifest
 
     def remove(self, number: int) -> None:
-        """Remove a snapshot: its manifest first, because without it the rest is ignored."""
+        """Remove a snapshot: its manifest first, durably, because without it the rest is ignored.
+
+        One that the log ends before must not come back when the log has grown.
+        """
         folder = self._folder / _name(number)
         if self._files.exists(folder / _MANIFEST):
             self._files.remove(folder / _MANIFEST)
+            self._files.fsync_folder(folder)
         remove_tree(self._files, folder)
 
     def manifest(self, number: int) -> Manifest:

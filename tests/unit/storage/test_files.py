@@ -331,3 +331,25 @@ def test_make_durable_folder_and_remove_tree(place: Place) -> None:
     place.write("x/y/b", b"b")
     remove_tree(place.files, deep)
     assert place.files.list(place.folder / "x") == []
+
+
+@pytest.mark.parametrize("name", ["exists", "is_folder"])
+def test_a_file_that_cannot_be_looked_at_is_not_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file would take its place. From Python 3.14 on, `Path.exists` says False."""
+
+    def fails(_: Path, **options: object) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "stat", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        getattr(RealFiles(), name)(tmp_path / "a")
+
+
+def test_what_is_below_a_file_is_missing(place: Place) -> None:
+    path = place.write("a", b"")
+    assert not place.files.exists(path / "b")
+    assert not place.files.is_folder(path / "b")
+    assert not place.files.is_folder(path)
+    assert place.files.is_folder(place.folder)

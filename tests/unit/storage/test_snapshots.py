@@ -469,3 +469,13 @@ def test_a_table_of_other_columns_is_refused() -> None:
     write_aside(files, folder / "manifest.json", [_encode_manifest(wrong)])
     with pytest.raises(SnapshotError, match="columns"):
         store.load(1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_removed_snapshot_does_not_come_back(seed: int) -> None:
+    """One that the log ends before would count lost batches as appended when the log has grown."""
+    files = SimFiles()
+    number = write(files, seed).number
+    files = files.process_death()
+    SnapshotStore(files, FOLDER, names=NAMES).remove(number)
+    assert newest(files.power_loss(seed)) is None
