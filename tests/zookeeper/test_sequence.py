@@ -265,3 +265,17 @@ def test_nobody_there_is_told_in_time() -> None:
             zookeeper.wait(0.2)
     finally:
         zookeeper.close()
+
+
+def test_a_sequence_that_was_removed_is_an_error(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it was looked for again and again, without a pause or an end."""
+    monkeypatch.setattr(module, "_CONTENTION_SECONDS", 0.1)
+    zookeeper = connect()
+    sequence = sequence_of(zookeeper)
+    sequence.take()
+    merged = zookeeper.path("pids/merged")
+    zookeeper.call(lambda client: client.delete_async(merged))
+    with pytest.raises(SequenceError, match="cannot be read"):
+        sequence.blocks()

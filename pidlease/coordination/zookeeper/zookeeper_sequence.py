@@ -107,13 +107,15 @@ class ZooKeeperSequence(PidSequence):
 
     @override
     def blocks(self, beyond: int = 0) -> list[PidBlock]:
+        give_up = time.monotonic() + _CONTENTION_SECONDS
         try:
             self._prepare()
             while True:
                 try:
                     return self._read_blocks(beyond)
-                except NoNodeError:
-                    continue  # a node was merged meanwhile
+                except NoNodeError:  # a node was merged meanwhile
+                    if time.monotonic() > give_up:
+                        raise
         except (ZooKeeperError, KazooException, ValueError) as error:
             raise SequenceError(f"the PID blocks cannot be read: {_text(error)}") from error
 
