@@ -1,16 +1,24 @@
-"""Bounds the bodies of requests, before a handler gets them."""
+"""Bounds the bodies of requests before a handler gets them: their length, time and memory."""
 
 from collections.abc import Callable
 from typing import Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pidlease.http_api.problems import Problem
+from pidlease.core.byte_budget import ByteBudget
 from proxy.http.errors import refusal
+from proxy.http.record_responses import RefusedError
+from proxy.http.request_memory import HeldBytes, read_body
+
+#: The memory for all these bodies together; those of records and streams have their own.
+_MEMORY_BYTES: Final = 32 << 20
+#: A request has a body if it has one of these headers (RFC 9112, section 6).
+_BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class BodyLimit:
-    """Middleware that refuses a request with a longer body, with status 413.
+    """Middleware that refuses a request whose body is too long, or does not arrive.
 
     Parameters:
         limit: in bytes.
@@ -23,30 +31,35 @@ class BodyLimit:
         self._app: Final = app
         self._limit: Final = limit
         self._aside: Final = aside
+        self._memory: Final = ByteBudget(_MEMORY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it if its body is too long."""
-        if scope["type"] != "http" or self._aside(scope["path"]):
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or self._aside(scope["path"]) or not _has_body(scope):
             await self._app(scope, receive, send)
             return
         # Read the whole body first: no request is refused after a handler has begun to work.
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":
-                return  # the client has disconnected
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._limit:
-                text = f"the body is longer than {self._limit} bytes; send less at once"
-                await refusal(Problem.BODY_TOO_LARGE, text, "body")(scope, receive, send)
-                return
-        whole: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
+        try:
+            with HeldBytes(self._memory) as held:
+                body = await read_body(receive, b"", self._limit, held)
+                await self._app(scope, _again(bytes(body), receive), send)
+        except RefusedError as error:
+            await refusal(error.problem, str(error), error.field)(scope, receive, send)
+        except ClientDisconnect:
+            return
 
-        async def again() -> Message:
-            nonlocal whole
-            message, whole = whole, None
-            return message if message is not None else await receive()
 
-        await self._app(scope, again, send)
+def _has_body(scope: Scope) -> bool:
+    return not _BODY_HEADERS.isdisjoint(name for name, _ in scope["headers"])
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a function that first receives a body."""
+    whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def received() -> Message:
+        nonlocal whole
+        message, whole = whole, None
+        return message if message is not None else await receive()
+
+    return received

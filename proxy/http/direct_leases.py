@@ -4,6 +4,7 @@ The framework has their route as well: it describes it for OpenAPI, and serves r
 form, those of web pages of other origins, and those with an invalid body, which it refuses.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,9 +13,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pidlease.http_api.lease_messages import LeaseRequest
+from pidlease.http_api.problems import Problem
 from proxy.http.direct_appends import Handlers, is_foreign, serve_directly
+from proxy.http.errors import refusal
 from proxy.http.lease_routes import LEASES_PATH, LeaseRoutes
 from proxy.http.request_batch import CONTENT_LENGTH, CONTENT_TYPE, append_headers, media_type
+from proxy.http.request_memory import IDLE_SECONDS
 
 #: The longest body that is read here; a topic's and a producer's name take 3 KB at most.
 _BODY_BYTES_MAX: Final = 4 << 10
@@ -38,12 +42,18 @@ class DirectLeases:
         if scope["type"] != "http" or not _is_small_lease(scope):
             await self._app(scope, receive, send)
             return
-        message = await _body(receive)
+        scope["route"] = self._leases.lease_route
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                message = await _body(receive)
+        except TimeoutError:
+            text = f"the body did not arrive within {IDLE_SECONDS:g} s"
+            await refusal(Problem.BODY_TOO_SLOW, text, "body")(scope, receive, send)
+            return
         wanted = _wanted(message)
         if wanted is None:
             await self._app(scope, _again(message, receive), send)
             return
-        scope["route"] = self._leases.lease_route
         request = Request(scope, receive)
         await serve_directly(self._leases.lease(wanted, request), request, self._handlers, send)
 

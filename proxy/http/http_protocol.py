@@ -1,9 +1,10 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with three corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with four corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
 - httptools drops the body of a request that offers another protocol, as the first request of Java's
   client offers HTTP/2. Here h11 serves such a connection, by HTTP/1.1.
+- uvicorn waits for a request, or for the rest of its head, for ever. Here a connection is closed.
 - uvicorn refuses a malformed request at once, before it has served those that came before it on the
   connection. Here the refusal waits for their responses.
 
@@ -39,6 +40,8 @@ HEAD_BYTES_MAX: Final = 64 << 10
 #: How long a connection stays open between requests. Most clients close theirs earlier, after 4 to
 #: 60 seconds: a request that meets the close of its connection may have no response.
 _IDLE_SECONDS: Final = 75
+#: How long the first request may take to begin, and a head to arrive.
+_HEAD_SECONDS: Final = 30
 #: How many requests of one connection are submitted, and not answered.
 _SUBMITTED_MAX: Final = 64
 #: How long the protocol waits for a small body; then a task reads it, with its limit of time.
@@ -82,10 +85,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._waiting: RequestResponseCycle | None = None
         #: The refusal of the malformed request that is the last of this connection.
         self._refusal: str | None = None
+        self._head_timer: TimerHandle | None = None
 
     @override
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
@@ -110,6 +115,22 @@ class HttpProtocol(HttpToolsProtocol):
             self.send_400_response(
                 f"The request line and headers have more than {HEAD_BYTES_MAX} bytes."
             )
+        if self._head_bytes and self._received is None and self._head_timer is None:
+            self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport.is_closing() or self._refusal is not None:
+            return
+        if self._head_bytes:
+            self.send_400_response(f"The request's head did not arrive within {_HEAD_SECONDS} s.")
+        else:
+            self.transport.close()
+
+    def _end_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     @override
     def send_400_response(self, msg: str) -> None:
@@ -148,6 +169,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head_timer()
         self._start_arriving()  # its task ends when it finds the connection closed
         super().connection_lost(exc)
 
@@ -263,6 +285,7 @@ class HttpProtocol(HttpToolsProtocol):
             # Its response would come after, or within, the one of this request.
             self.transport.close()
             return
+        self._end_head_timer()
         self.connections.discard(self)
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.headers:
@@ -279,6 +302,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        self._end_head_timer()
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:

@@ -13,7 +13,10 @@ _NEVER_SENT: Final = ("HTTPValidationError", "ValidationError")
 #: The problems of every route.
 _ALWAYS: Final = (Problem.INTERNAL_ERROR, Problem.NOT_READY)
 #: The problems of routes with a JSON body.
-JSON_BODY: Final = (Problem.INVALID_REQUEST, Problem.INVALID_JSON, Problem.BODY_TOO_LARGE)
+JSON_BODY: Final = (
+    Problem.INVALID_REQUEST, Problem.INVALID_JSON, Problem.BODY_TOO_LARGE, Problem.BODY_TOO_SLOW,
+    Problem.OVERLOADED,
+)  # fmt: skip
 
 Responses = dict[int | str, dict[str, Any]]
 

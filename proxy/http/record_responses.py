@@ -262,10 +262,9 @@ def appended(outcome: Outcome, identity: Identity | None, partition: int | None 
         expected = {"expected_seq": outcome.expected}
         return refusal(Problem.PRODUCER_SEQ_CONFLICT, text, seq, numbers=expected)
     if status is Status.FENCED:
-        known = outcome.generation if outcome.generation <= _INT64_MAX else None
-        text = "another PID has taken this one's place"  # a name's new one
-        if known is not None:
-            text = f"{epoch} {known} has been here"
+        known, text = None, outcome.reason
+        if 0 <= outcome.generation <= _INT64_MAX:  # not if its name has another PID
+            known, text = outcome.generation, f"{epoch} {outcome.generation} has been here"
         return refusal(Problem.PRODUCER_FENCED, text, epoch, numbers={"current_epoch": known})
     problem, is_of_producer = _REFUSED[status]
     if status is Status.REFUSED:

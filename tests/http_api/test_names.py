@@ -307,3 +307,20 @@ async def test_a_renewal_whose_answer_was_lost_is_asked_for_again(tmp_path: Path
         await door.lease(name="a")
         status, answer = await door.post("/v1/leases", {"topic": "t", "partition": 0, **mine})
         assert (status, answer["field"]) == (409, "generation")
+
+
+async def test_an_append_under_a_released_name(tmp_path: Path) -> None:
+    """No generation has been here: the name has no PID any more."""
+    async with http(tmp_path) as door:
+        await ready(door)
+        lease = await door.lease(name="a")
+        body = {"records": [{"value": "x"}], "pid": lease["pid"]}
+        body |= {"generation": lease["generation"], "first_sequence": 0}
+        status, _ = await door.post("/v1/topics/t/partitions/0/records", body)
+        assert status == 200
+        assert (await door.client.delete("/v1/producers", params={"name": "a"})).status_code < 300
+        body["first_sequence"] = 1
+        status, refused = await door.post("/v1/topics/t/partitions/0/records", body)
+        assert status == 409
+        assert "lease by the name" in refused["detail"]
+        assert refused.get("current_epoch") is None

@@ -307,3 +307,12 @@ def test_a_stop_ends_live_readers(tmp_path: Path) -> None:
 def test_an_expired_stream_is_removed_without_a_request(server: PidleaseServer) -> None:
     send(server, "PUT", "brief", "x", TEXT | {"Stream-TTL": "1"})
     until(lambda: ask(server, "GET", "/v1/topics/brief")[0] == 404, "the topic to go")
+
+
+@pytest.mark.parametrize("path", ["%FF", "%FE", "a%C3"])
+def test_a_path_that_is_no_utf8_is_no_streams(server: PidleaseServer, path: str) -> None:
+    """Once all these were one and the same stream."""
+    reply = send(server, "PUT", path, "x", TEXT)
+    assert reply.status == 400
+    assert b"is no UTF-8" in reply.body
+    assert send(server, "GET", path).status == 400

@@ -20,6 +20,7 @@ from pidlease.engine.partition_lookup import find_topic
 from pidlease.engine.stream_gate import StreamGate
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.engine.topics.topic_table import TopicExistsError, UnknownTopicError
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.stream_settings import (
     STREAM_DELETED,
     STREAM_SOURCE,
@@ -330,22 +331,29 @@ class StreamCatalog:
             if engine is None or not engine.ready:
                 continue
             try:
-                await self._sweep()
+                self._count_forks()
+                for name in list(self._passing):
+                    await self._sweep(name)
             except Exception:  # noqa: BLE001 - logged, and tried again
                 _log.exception("expired streams could not be removed; tried again later")
 
-    async def _sweep(self) -> None:
-        self._count_forks()
-        for name in list(self._passing):
-            stream = self.topic_stream(name)
-            if stream is None:
-                continue
-            if stream.config.deleted:
-                await self._remove_if_unused(name)
-            elif stream.is_expired():
-                await self.remove(name, expired=True)
-            elif self._is_left_over(stream):
-                await self._remove_left_over(name)
+    async def _sweep(self, name: str) -> None:
+        try:
+            await self._remove_if_over(name)
+        except Exception as error:  # noqa: BLE001 - logged, and tried again; others go on
+            LINES.write(_log, "error", "a stream that is over could not be removed; trying again",
+                        (name, kind_of(error)), error, topic=name, error=repr(error))  # fmt: skip
+
+    async def _remove_if_over(self, name: str) -> None:
+        stream = self.topic_stream(name)
+        if stream is None:
+            return
+        if stream.config.deleted:
+            await self._remove_if_unused(name)
+        elif stream.is_expired():
+            await self.remove(name, expired=True)
+        elif self._is_left_over(stream):
+            await self._remove_left_over(name)
 
     def _is_left_over(self, stream: Stream) -> bool:
         """Whether its creation has ended before its first record was appended."""

@@ -2,8 +2,8 @@
 
 import random
 import time
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from starlette.types import Scope
@@ -199,6 +199,17 @@ def new_stream(headers: StreamHeaders, prefix: str) -> NewStream:
     return NewStream(
         content_type or None, ttl or "", expires or "", topic, offset or "", int(sub or 0)
     )
+
+
+def topic_of_request(scope: Mapping[str, Any], prefix: str) -> str:
+    """Return the topic of the stream that a request is about; empty: its path is no stream's.
+
+    Not by `path` of the scope: it has one and the same character for each byte that is no UTF-8.
+
+    Raises:
+        InvalidStreamError: no stream can have the path.
+    """
+    return topic_of_path(unquote_to_bytes(scope["raw_path"]), prefix)
 
 
 def topic_of_path(path: bytes, prefix: str, field: str = "path") -> str:

@@ -81,7 +81,7 @@ from proxy.http.streams.stream_requests import (
     new_stream,
     next_cursor,
     stream_query,
-    topic_of_path,
+    topic_of_request,
 )
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
@@ -164,8 +164,7 @@ class StreamRoutes:
 
     async def serve(self, request: Request) -> Response:
         """Serve a request for a stream."""
-        path = request.scope["path"].encode()
-        name = topic_of_path(path, self.prefix)
+        name = topic_of_request(request.scope, self.prefix)
         try:
             return await self._by_method[request.method](request, name)
         except OffsetRangeError:
@@ -341,7 +340,7 @@ class StreamRoutes:
             NotReadyError: the engine is recovering or stopping.
         """
         try:
-            stream = self.catalog.find_now(topic_of_path(scope["path"].encode(), self.prefix))
+            stream = self.catalog.find_now(topic_of_request(scope, self.prefix))
             if stream is None or stream.partition.elsewhere or stream.partition.gone:
                 return None
             headers = StreamHeaders(scope["headers"])

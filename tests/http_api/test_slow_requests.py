@@ -1,0 +1,99 @@
+"""Requests that do not arrive: each connection ends, with a response where there is a request."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http import body_limit, direct_leases, http_protocol, request_memory
+from tests.http_api.appending import door, listening, post
+from tests.http_api.test_pipelined_requests import exchange, statuses
+from tests.servers.waiting import WAIT_S
+
+_HEAD = (
+    "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+)
+_JSON = {"Content-Type": "application/json"}
+_BATCH, _LEASE = "/v1/leases/batch", "/v1/leases"
+
+
+@asynccontextmanager
+async def impatient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """The port of a server that waits for a short time only."""
+    monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(request_memory, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(direct_leases, "IDLE_SECONDS", 0.2)
+    async with door(folder) as here, listening(here.app) as port:
+        yield port
+
+
+@pytest.mark.parametrize("before", [0, 3])
+async def test_a_head_that_does_not_arrive(
+    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after other requests on its connection; these have their responses."""
+    async with impatient(tmp_path, monkeypatch) as port:
+        requests = [post(b"%d" % number) for number in range(before)]
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        found = b""
+        for each in requests:
+            writer.write(each)
+            found += await reader.readuntil(b"}")
+        writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: x\r\n")
+        found += await asyncio.wait_for(reader.read(), WAIT_S)
+        writer.close()
+        assert statuses(found) == [200] * before + [400]
+        assert b"head did not arrive" in found
+
+
+async def test_a_connection_without_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with impatient(tmp_path, monkeypatch) as port:
+        assert await exchange(port) == b""
+
+
+@pytest.mark.parametrize(("path", "size"), [(_BATCH, 1_000_000), (_LEASE, 100), (_LEASE, 100_000)])
+async def test_a_body_that_does_not_arrive(
+    path: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with impatient(tmp_path, monkeypatch) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(_HEAD.format(path, size).encode() + b"x" * (size - 1))
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)
+        assert statuses(answer) == [408]
+        writer.close()
+
+
+async def test_a_head_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with impatient(tmp_path, monkeypatch) as port:
+        whole = post(b"x")
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(whole[:20])
+        await writer.drain()
+        writer.write(whole[20:])
+        assert statuses(await reader.readuntil(b"}")) == [200]
+        writer.close()
+
+
+async def test_bodies_hold_no_more_memory_than_they_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_limit, "_MEMORY_BYTES", 1 << 20)
+    async with door(tmp_path) as here, listening(here.app) as port:
+        large = _HEAD.format(_BATCH, 1_000_000).encode()
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(large + b" " * 900_000)
+        await writer.drain()
+        status = 0
+        while status != 503:  # until the first body has arrived
+            response = await here.client.post(_BATCH, content=b" " * 999_998 + b"{}", headers=_JSON)
+            status = response.status_code
+            await asyncio.sleep(0)  # the client in this process does not leave the loop
+        writer.write(b" " * 99_998 + b"{}")
+        first = await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)
+        assert statuses(first) == [400]
+        writer.close()
