@@ -14,6 +14,7 @@ from pidlease.kafka.client.broker_connection import BrokerConnection, version_fo
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.exchange import ask_for
 from pidlease.kafka.client.offset_requests import LATEST, list_offsets
+from pidlease.kafka.client.topic_configs import compacted
 from pidlease.kafka.codec.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 #: Back-off before a request of the copier is sent again.
 RETRY_S: Final = 0.2
+#: A part of a compacted topic is empty if nothing came for so long.
+_COMPACTED_S: Final = 5.0
 _WAIT_MS: Final = 100
 _READ_BYTES: Final = 4 << 20
 _PART_BYTES: Final = 1 << 20
@@ -154,20 +157,45 @@ class ClusterReader:
             start: the first offset.
             end: the offset after the last.
 
+        A response without records is no end: a leader may not know its end yet, and a server may
+        return nothing while it has no memory, or when another request follows. Only compaction
+        leaves nothing there.
+
         Raises:
-            CopyError: it cannot be read.
+            CopyError: it cannot be read, or some of it does not come.
         """
         limits = FetchLimits(_WAIT_MS, _READ_BYTES, _PART_BYTES, isolation)
+        loop = asyncio.get_running_loop()
+        moved_at = loop.time()
         while start < end:
             chunk = await self._ask(place, partial(_fetch_one, {place: start}, limits))
-            yield chunk
-            next_offset = chunk.next_offset
-            if next_offset <= start:
-                if chunk.end_offset < end:
-                    await asyncio.sleep(RETRY_S)  # a new leader does not have its end yet
-                    continue
-                return  # nothing is left there: compaction
-            start = next_offset
+            if chunk.data:
+                yield chunk
+            if chunk.next_offset > start:
+                start, moved_at = chunk.next_offset, loop.time()
+                continue
+            waited = loop.time() - moved_at
+            if waited > self._seconds:
+                raise CopyError(
+                    f"{self.name}: {place}: nothing comes from offset {start} on; it ends at"
+                    f" {chunk.end_offset}, and should go up to {end}"
+                )
+            if (
+                chunk.end_offset >= end
+                and waited > min(_COMPACTED_S, self._seconds / 2)
+                and await self._is_compacted(place.topic)
+            ):
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _is_compacted(self, topic: str) -> bool:
+        """Return whether a topic is compacted; False: it is not, or the cluster does not say so."""
+        try:
+            found = await compacted(await self._cluster.any_connection(), [topic])
+        except UpstreamError as error:
+            _log.info("%s: the settings of %s: %s", self.name, topic, error)
+            return False
+        return found.get(topic, False)
 
     async def _leader(self, place: TopicPartition) -> BrokerConnection:
         """Return a connection to a partition's leader; without one, load the metadata again.
