@@ -244,16 +244,17 @@ class KafkaPartitionLog:
     async def look(self) -> int:
         """Ask Kafka for the end of the log."""
         for rest in (*_CUT_RESTS_SECONDS, 0.0):
+            known = self.end_offset  # of before: acknowledgements go on, and overtake the response
             self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
-            if end >= self.end_offset:
+            if end >= known:
                 break
             await asyncio.sleep(rest)  # a new leader may not know the high watermark yet
-        if end < self.end_offset:
-            self.stop(f"it went up to {self.end_offset} and ends at {end}: Kafka has lost records")
+        if end < known:
+            self.stop(f"it went up to {known} and ends at {end}: Kafka has lost records")
             _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
-                       known_end=self.end_offset, end=end)  # fmt: skip
+                       known_end=known, end=end)  # fmt: skip
             raise LogStoppedError(self.stopped)
-        self.end_offset = end
+        self.end_offset = max(self.end_offset, end)
         return end
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:

@@ -21,6 +21,7 @@ from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.kafka import kafka_partition_log as module
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
 from pidlease.log.ports import Forwarded, NewBatch
+from pidlease.storage.errors import LogStoppedError
 from pidlease.storage.io_pool import IoPool
 from tests.kafka_listener.batches import identified
 from tests.sim.batches import make_batch, simple
@@ -125,6 +126,35 @@ async def test_a_partition_that_moved_is_read_from_its_new_leader(
         assert (await log.read(0, 100)).data == b"records"
         assert upstream.asked == [0, 0]
         assert upstream.stales == 1
+
+
+async def test_acknowledgements_may_overtake_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a partition under load was stopped: Kafka seemed to have lost records."""
+    async with partition(3) as (log, upstream):
+        asked: list[int] = []
+
+        async def range_of(_: TopicPartition) -> tuple[int, int]:
+            asked.append(end := log.end_offset)
+            log.end_offset += 2
+            return 0, end
+
+        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        assert await log.look() == 3
+        assert (log.end_offset, log.stopped, asked) == (5, "", [3])
+
+
+async def test_an_end_before_what_was_acknowledged_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_CUT_RESTS_SECONDS", (0.0, 0.0))
+    async with partition(3) as (log, upstream):
+
+        async def range_of(_: TopicPartition) -> tuple[int, int]:
+            return 0, 2
+
+        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        with pytest.raises(LogStoppedError, match="up to 3 and ends at 2: Kafka has lost records"):
+            await log.look()
 
 
 async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
