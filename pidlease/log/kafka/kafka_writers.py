@@ -202,16 +202,16 @@ class KafkaWriters:
             UpstreamError: Kafka cannot be asked now.
             LogError: Kafka cannot be asked now.
         """
-        # Removed until the takeover succeeds: one that fails halfway has raised the epoch in Kafka.
-        taken = self._taken.pop(partition, None)
+        taken = self._taken.get(partition)
         owned = await self._owned_if_known(partition)
         if owned is False:
             raise NotOwnerError(f"another server owns {partition}")
-        if owned:
-            return
-        now = None if taken is None else await self._fencing.current(partition)
-        if now is not None and now != taken:
-            raise NotOwnerError(f"another server has taken the writer of {partition}, as {now}")
+        if not owned and taken is not None:
+            now = await self._fencing.current(partition)
+            if now is not None and now != taken:
+                raise NotOwnerError(f"another server has taken the writer of {partition}, as {now}")
+        # Removed until the takeover succeeds: one that fails halfway has raised the epoch in Kafka.
+        self._taken.pop(partition, None)
 
     async def _owned_if_known(self, partition: TopicPartition) -> bool | None:
         """Return whether this server owns a partition; None: that is unknown.

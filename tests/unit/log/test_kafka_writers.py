@@ -8,10 +8,11 @@ import pytest
 from pidlease.coordination.writer_ids import WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.transactions import Fencing
+from pidlease.kafka.errors import UpstreamAwayError
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka.kafka_writers import KafkaWriters, WriterUnavailableError
 from pidlease.log.ports import LATE_MS
-from pidlease.storage.errors import LogError
+from pidlease.storage.errors import LogError, NotOwnerError
 from tests.sim.pool import SeededPool
 
 PLACE = TopicPartition("t", 0)
@@ -83,6 +84,30 @@ async def test_the_two_minutes_count_from_the_takeover() -> None:
     assert (await bench.take()).pid == NOW
     assert len(bench.fencing.marked) == 1
     assert set(bench.ids.recorded) == {BEFORE, NOW}
+
+
+async def test_a_failed_look_at_the_writer_does_not_forget_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the next attempt of a replaced server took the writer back."""
+    bench = Bench()
+    await bench.take()
+    other = Writer(NOW, 7)
+    answers: list[Writer | UpstreamAwayError] = [UpstreamAwayError("away"), other, other]
+
+    async def current(_: TopicPartition) -> Writer:
+        answer = answers.pop(0)
+        if isinstance(answer, UpstreamAwayError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(bench.fencing, "current", current)
+    with pytest.raises(WriterUnavailableError, match="away"):
+        await bench.take()
+    for _ in range(2):
+        with pytest.raises(NotOwnerError, match="another server has taken the writer"):
+            await bench.take()
+    assert not answers
 
 
 async def test_the_fences_are_read_after_the_writer_is_taken() -> None:
