@@ -271,42 +271,51 @@ class PartitionMoves:
     async def _take_over(
         self, topic: str, numbers: Sequence[int], ready: asyncio.Task[None]
     ) -> None:
-        began = time.monotonic()
-        taken = 0
+        began, before = time.monotonic(), self.taken_over
+        failures: list[Exception] = []
         try:
             await asyncio.wait([ready])
             ready.result()
             for start in range(0, len(numbers), _AT_ONCE):
-                some = numbers[start : start + _AT_ONCE]
                 async with self._room:
                     if self._stopping:
                         return
-                    await self._sync.take_over(topic, some)
-                found = self._table.partitions.get(topic, [])
-                now = sum(not found[each].elsewhere for each in some if each < len(found))
-                taken += now
-                for _ in range(now):
-                    self.seconds.observe(time.monotonic() - began)
-        except (OSError, LogError) as error:
-            LINES.write(_log, "warning", "partitions could not be taken over; trying again",
-                        (topic, kind_of(error)), topic=topic, error=str(error))  # fmt: skip
-            self._again()
-        except Exception as error:  # noqa: BLE001 - a bug; nothing waits for this task
-            LINES.write(_log, "error", "partitions could not be taken over; trying again",
-                        (topic, kind_of(error)), error, topic=topic, error=repr(error))  # fmt: skip
-            self._again()
-        else:
-            if not taken:
-                # The map changed meanwhile, and may name this server again.
-                self._again()
+                    some = numbers[start : start + _AT_ONCE]
+                    failures += await self._take_over_some(topic, some, began)
+        except Exception as error:  # noqa: BLE001 - logged below, and tried again
+            failures.append(error)
         finally:
             del self._takeovers[topic]
-            self.taken_over += taken
-            if taken:
-                _log.info("partitions taken over", topic=topic, partitions=taken,
-                          seconds=round(time.monotonic() - began, 3))  # fmt: skip
-                # The map may have changed meanwhile.
-                self._wanted.set()
+        for each in failures[-1:]:
+            is_expected = isinstance(each, OSError | LogError)
+            LINES.write(_log, "warning" if is_expected else "error",
+                        "partitions could not be taken over; trying again", (topic, kind_of(each)),
+                        None if is_expected else each, topic=topic,
+                        error=str(each) if is_expected else repr(each))  # fmt: skip
+        taken = self.taken_over - before
+        if failures or not taken:
+            self._again()  # or the map changed meanwhile, and may name this server again
+        if taken:
+            _log.info("partitions taken over", topic=topic, partitions=taken,
+                      seconds=round(time.monotonic() - began, 3))  # fmt: skip
+            # The map may have changed meanwhile.
+            self._wanted.set()
+
+    async def _take_over_some(
+        self, topic: str, numbers: Sequence[int], began: float
+    ) -> list[Exception]:
+        """Take over some partitions of a topic; return why it did not succeed for all."""
+        failures: list[Exception] = []
+        try:
+            await self._sync.take_over(topic, numbers)
+        except Exception as error:  # noqa: BLE001 - logged; other partitions are not held up
+            failures.append(error)
+        found = self._table.partitions.get(topic, [])
+        for each in numbers:
+            if each < len(found) and not found[each].elsewhere:
+                self.taken_over += 1
+                self.seconds.observe(time.monotonic() - began)
+        return failures
 
     # ------------------------------------------------------------------ snapshots
 

@@ -506,6 +506,36 @@ async def test_a_slow_partition_delays_no_other_topic(monkeypatch: pytest.Monkey
     assert (await server.send(server.lease(), 0)).status is APPENDED
 
 
+async def test_partitions_that_cannot_be_opened_do_not_keep_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the first sixteen of a topic kept all its later ones from being served."""
+    server = await started()
+    away, opened = set(range(20)), DataDirectory.open_partition
+
+    def open_partition(self: DataDirectory, topic: Topic, number: int, known: int) -> Any:
+        if topic.name == "u" and number in away:
+            raise OSError("no broker leads it now")
+        return opened(self, topic, number, known)
+
+    await server.engine.follow(
+        {"t": Topic("t", "1" * 32, 2, {}), "u": Topic("u", "2" * 32, 50, {})}
+    )
+    monkeypatch.setattr(DataDirectory, "open_partition", open_partition)
+    before, moves = server.shared.slots, server.engine.moves
+    assert moves is not None
+    members = tuple(sorted(server.shared.members))
+    mine = tuple(ME for _ in before.owners)
+    epochs = tuple(each + 1 for each in before.epochs)
+    server.shared.slots = SlotMap(mine, epochs, members, before.version + 1)
+    await server.cluster.refresh()
+    await until(lambda: moves.taken_over == 32)
+    here = [each.name.partition for each in server.engine.partitions_of("u") if not each.elsewhere]
+    assert here == list(range(20, 50))
+    away.clear()
+    await until(lambda: moves.taken_over == 52)
+
+
 async def test_a_topic_made_again_during_its_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     server = await started()
     old = server.partition(0)
