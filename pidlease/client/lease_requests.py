@@ -51,12 +51,10 @@ class LeaseRequests:
             pid: the PID; -1: a new one, or the name's under its next generation.
         """
         name = self._name if pid == NO_PID else None
-        return await self._ask(
-            [
-                LeaseWanted(each.topic, each.partition, pid, name, self._policy)
-                for each in partitions
-            ]
-        )
+        wanted = [
+            LeaseWanted(each.topic, each.partition, pid, name, self._policy) for each in partitions
+        ]
+        return await self._ask(wanted, partitions)
 
     async def renew(
         self, held: GrantedName, partitions: Sequence[PartitionQueue]
@@ -73,13 +71,18 @@ class LeaseRequests:
             )
             for each in partitions
         ]  # fmt: skip
-        answers = await self._ask(wanted)
+        answers = await self._ask(wanted, partitions)
         if any(_is(each, TAKEN) for each in answers):
             raise TakenError
         return answers
 
-    async def _ask(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
-        """Send the request until at least one lease is granted or refused."""
+    async def _ask(
+        self, wanted: Sequence[LeaseWanted], partitions: Sequence[PartitionQueue]
+    ) -> Sequence[Answer]:
+        """Send the request until at least one lease is granted or refused.
+
+        Or until no partition sends any more: a grant of the name would fence the next producer.
+        """
         failures = 0
         while True:
             answers = await self._ask_once(wanted)
@@ -90,6 +93,8 @@ class LeaseRequests:
             self._hindered(str(reasons[0]))
             failures += 1
             await asyncio.sleep(self._host.backoff(failures))
+            if all(each.ended is not None for each in partitions):
+                return answers
 
     async def _ask_once(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
         timer = self._host.loop.call_later(_SLOW_S, self._slow)

@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pidlease.client.errors import FencedError, OutcomeUnknownError, ProducerError, copy_of
+from pidlease.client.errors import (
+    FencedError,
+    OutcomeUnknownError,
+    ProducerError,
+    SessionEndedError,
+    copy_of,
+)
 from pidlease.client.in_flight_batches import CompletionOrder, InFlightBatches
 from pidlease.client.pending_batch import (
     DuplicateRecord,
@@ -24,6 +30,7 @@ from pidlease.client.pending_batch import (
     SequenceRange,
     complete_futures,
 )
+from pidlease.client.record_arguments import SEQUENCE_MAX
 from pidlease.client.sequence_numbers import LeasedSequence, SequenceIds
 from pidlease.core.lease import NO_PID
 from pidlease.core.topic_partition import TopicPartition
@@ -340,6 +347,9 @@ class PartitionQueue:
                 return None
             batch, self.numbered = fresh, True
             span = self.numbers.span(batch, gaps=self._settings.monotonic)
+            if span.last > SEQUENCE_MAX:
+                self._fail_for_good(batch, ProducerError(f"{self}: no sequence number is left"))
+                return None
             self._sent_last = span.last
             batch.seal(span, self._settings.codec)
             self._host.unresolved += 1
@@ -481,6 +491,14 @@ class PartitionQueue:
                 self.open = None
             self._fail_all(batch, error)
             self._host.memory.release(batch.cost)
+
+    def _fail_for_good(self, batch: PendingBatch, error: ProducerError) -> None:
+        """Fail a batch that was taken to be sent, and all after it."""
+        self._fail_all(batch, error)
+        self._host.memory.release(batch.cost)
+        self.end(error)
+        self._host.refuse(SessionEndedError(str(error)))
+        self._host.resolved(self)
 
     def _fail_all(self, batch: PendingBatch, error: ProducerError) -> None:
         self._fail(batch.futures, error)

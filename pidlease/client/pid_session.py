@@ -119,8 +119,14 @@ class PidSession:
                 if self._host.unresolved:
                     continue  # the last response wakes it again
                 await self._replace()
-            while self._wanted and not self.draining and not self._over:
-                await self._lease_some(list(self._wanted)[:LEASES_MAX])
+            while (wanted := self._still_wanted()) and not self.draining and not self._over:
+                await self._lease_some(wanted)
+
+    def _still_wanted(self) -> list[PartitionQueue]:
+        """Return partitions to lease for, of those that send any more."""
+        for each in [each for each in self._wanted if each.ended is not None]:
+            del self._wanted[each]
+        return list(self._wanted)[:LEASES_MAX]
 
     async def _lease_some(self, partitions: list[PartitionQueue]) -> None:
         named = self.pid == NO_PID and self._settings.name is not None

@@ -209,8 +209,8 @@ class ProducerSettings(ConnectionSecurity):
         for what, number in numbers.items():
             if number is not None and not 0 <= number <= _INT63_MAX:
                 return f"{what}: {number} is outside 0..{_INT63_MAX}"
-        if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
-            return "initial_sequence_id is at least -1"
+        if self.initial_sequence_id is not None and not -1 <= self.initial_sequence_id < _INT63_MAX:
+            return f"initial_sequence_id {self.initial_sequence_id} is outside -1..{_INT63_MAX - 1}"
         if self.pid is not None and policy_of(self.pid) is not Policy.STRICT:
             # The client would send by one policy's rules, and the server validate by another's.
             return f"pid {self.pid} was not leased with policy strict"
