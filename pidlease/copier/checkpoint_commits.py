@@ -6,7 +6,7 @@ would copy the records of the next PID again.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Final, Protocol
 
 from pidlease.copier.cluster_reader import RETRY_S
@@ -19,13 +19,15 @@ _log = logging.getLogger(__name__)
 
 #: With more partitions, a commit would be too large for one batch of Kafka's offsets topic.
 _COMMIT_MAX: Final = 500
+#: A partition that the coordinator has not known for so long is gone.
+_GONE_S: Final = 60.0
 
 
 class Commits(Protocol):
     """The offsets of the consumer group."""
 
-    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
-        """Commit offsets with their metadata."""
+    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> Set[TopicPartition]:
+        """Commit offsets with their metadata; return the partitions that do not exist."""
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
         """Return the committed offsets with their metadata."""
@@ -77,27 +79,40 @@ class CheckpointCommits:
                     for each in new[first : first + _COMMIT_MAX]
                     if each.done is not None
                 }
-                await self._commit({each.place: done for each, done in due.items()})
+                gone = await self._commit({each.place: done for each, done in due.items()})
+            for place in gone:
+                _log.warning("%s of the source is gone: its offset is not saved", place)
             for each, done in due.items():
-                if each.done is not None and each.done.pid == done.pid:
+                is_saved = each.place not in gone
+                if is_saved and each.done is not None and each.done.pid == done.pid:
                     each.kept = done
 
     async def save(self, place: TopicPartition, checkpoint: CopyCheckpoint) -> None:
         """Commit one checkpoint now, with retries.
 
+        A coordinator may not know a new partition yet. One that is gone is given up after a while.
+
         Raises:
             ReplacedError: it is not committed: another copier has the partition.
             CopyError: it can never be committed.
         """
+        loop = asyncio.get_running_loop()
+        gone_from = loop.time() + _GONE_S
         while True:
             try:
                 async with self._lock:
-                    await self._commit({place: checkpoint})
+                    gone = await self._commit({place: checkpoint})
             except UnavailableError as error:
                 self._metrics.commit_failures += 1
                 _log.info("not saved now: %s", error)
             else:
-                return
+                if not gone:
+                    return
+                _log.info("the group does not know %s of the source", place)
+                if loop.time() >= gone_from:
+                    _log.warning("%s of the source is gone: its offset is not saved", place)
+                    return
+                await asyncio.sleep(RETRY_S)
 
     async def saved(self, place: TopicPartition) -> Saved | None:
         """Return a partition's committed offset with its metadata, with retries.
@@ -112,11 +127,13 @@ class CheckpointCommits:
                 _log.info("%s", error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _commit(self, checkpoints: Mapping[TopicPartition, CopyCheckpoint]) -> None:
+    async def _commit(
+        self, checkpoints: Mapping[TopicPartition, CopyCheckpoint]
+    ) -> Set[TopicPartition]:
         if not checkpoints:
-            return
+            return frozenset()
         try:
-            await self._commits.commit(
+            gone = await self._commits.commit(
                 {place: (each.offset, each.metadata()) for place, each in checkpoints.items()}
             )
         except UnavailableError:
@@ -124,3 +141,4 @@ class CheckpointCommits:
             await asyncio.sleep(RETRY_S)
             raise
         self._metrics.commits += 1
+        return gone

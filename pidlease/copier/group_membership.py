@@ -8,7 +8,7 @@ that was replaced long ago would overwrite its successors' checkpoint.
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, Final, Protocol
 
 from aiokafka.abc import ConsumerRebalanceListener
@@ -152,8 +152,11 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
 
     # ------------------------------------------------------------------ offsets
 
-    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
+    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> Set[TopicPartition]:
         """Commit offsets and metadata of partitions that this copier has.
+
+        Returns:
+            The partitions that the group's coordinator does not know; of these, nothing is stored.
 
         Raises:
             UnavailableError: the outcome is unknown; try again.
@@ -169,14 +172,14 @@ class GroupMembership(ConsumerRebalanceListener):  # type: ignore[misc]  # aioka
         response = await self._ask(OffsetCommitRequest(
             self._settings.group, generation, member, _DEFAULT_RETENTION, list(topics.items())
         ))  # fmt: skip
+        gone: set[TopicPartition] = set()
         for topic, parts in response.topics:
             for partition, code in parts:
-                if (
-                    code == UNKNOWN_TOPIC_OR_PARTITION
-                ):  # it is being deleted, and its offsets with it
-                    _log.warning("%s-%s of the source is gone", topic, partition)
+                if code == UNKNOWN_TOPIC_OR_PARTITION:  # it is new, or deleted with its offsets
+                    gone.add(TopicPartition(topic, partition))
                 else:
                     self._check(code, f"{topic}-{partition}")
+        return gone
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
         """Return the committed offsets and metadata, of partitions that have some.

@@ -1,7 +1,8 @@
 """Commits that overtake one another, or are not heard of; the group answers when it is told."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import pytest
@@ -39,15 +40,22 @@ class Group:
         self.passing = asyncio.Event()
         self.failing = 0
         self.sizes: list[int] = []
+        #: Partitions that the coordinator does not know, for so many commits.
+        self.unknown: Counter[TopicPartition] = Counter()
 
-    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> None:
+    async def commit(self, saved: Mapping[TopicPartition, Saved]) -> Set[TopicPartition]:
         self.sizes.append(len(saved))
-        for offset, metadata in saved.values():
+        unknown = {each for each in saved if self.unknown[each] > 0}
+        self.unknown -= Counter(unknown)
+        for place, (offset, metadata) in saved.items():
+            if place in unknown:
+                continue
             self.stored.append((read_checkpoint(offset, metadata).pid, offset))
         await self.passing.wait()
         if self.failing:
             self.failing -= 1
             raise UnavailableError("nobody answers")
+        return unknown
 
     async def saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
         raise NotImplementedError(places)
@@ -107,6 +115,32 @@ async def test_one_that_was_not_heard_of_is_waited_for(monkeypatch: pytest.Monke
     await under_test.save(PLACE, checkpoint(2, 50))
     assert group.stored == [(1, 40), (2, 50), (2, 50)]
     assert (metrics.commits, metrics.commit_failures) == (1, 1)
+
+
+async def test_a_partition_that_the_group_does_not_know_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it counted as saved: after a crash, what went under the next PID was copied again."""
+    monkeypatch.setattr(saving, "RETRY_S", 0.01)
+    group = Group()
+    group.passing.set()
+    group.unknown[PLACE] = 3
+    under_test = CheckpointCommits(group, CopyMetrics())
+    copy = Copy(PLACE, checkpoint(1, 40))
+    await under_test.save_all([copy])
+    assert copy.kept is None
+    await under_test.save(PLACE, checkpoint(2, 50))
+    assert group.sizes == [1] * 4
+    assert group.stored == [(2, 50)]
+
+
+async def test_a_partition_that_is_gone_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_GONE_S", 0.0)
+    group = Group()
+    group.passing.set()
+    group.unknown[PLACE] = 10
+    await CheckpointCommits(group, CopyMetrics()).save(PLACE, checkpoint(2, 50))
+    assert group.sizes == [1]
 
 
 async def test_many_partitions_take_several_commits() -> None:

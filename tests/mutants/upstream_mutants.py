@@ -433,8 +433,8 @@ UPSTREAM: Final = (
     Mutant(
         "who waits for a look at the cluster is told before it",
         _CLUSTER,
-        "lambda: self._refreshes > before",
-        "lambda: self._refreshes >= before",
+        "lambda: self._ended >= wanted",
+        "lambda: self._ended >= wanted - 1",
         (_LOOKED,),
     ),
     Mutant(

@@ -113,7 +113,8 @@ class Cluster:
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
         self._refreshed = asyncio.Condition()
-        self._refreshes = 0
+        #: How many refreshes have begun, and how many of them have ended.
+        self._begun = self._ended = 0
         self._refreshing: asyncio.Task[None] | None = None
         self._loading: asyncio.Task[None] | None = None
         #: Held while the view is requested and replaced: no older response replaces a newer one.
@@ -218,9 +219,9 @@ class Cluster:
     async def refresh(self) -> None:
         """Return after the next refresh that begins, even if it fails."""
         async with self._refreshed:
-            before = self._refreshes
+            wanted = self._begun + 1  # not the running one
             self.stale()
-            await self._refreshed.wait_for(lambda: self._refreshes > before)
+            await self._refreshed.wait_for(lambda: self._ended >= wanted)
 
     async def load(self) -> UpstreamError | None:
         """Load the metadata now; concurrent callers share one request.
@@ -257,6 +258,7 @@ class Cluster:
                 async with asyncio.timeout(self.config.metadata_seconds):
                     await self._stale.wait()
             self._stale.clear()
+            self._begun += 1
             before = self.view
             try:
                 await self._load()
@@ -271,7 +273,7 @@ class Cluster:
                 LINES.write(_log, "error", "a change in Kafka's metadata could not be handled",
                             kind_of(error), error, error=repr(error))  # fmt: skip
             async with self._refreshed:
-                self._refreshes += 1
+                self._ended = self._begun
                 self._refreshed.notify_all()
             await asyncio.sleep(self.config.refresh_backoff.seconds(unchanged))
 
