@@ -7,7 +7,7 @@ lease nothing: attempts of one task must not fence one another.
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
@@ -81,12 +81,15 @@ class NameLeases:
         requests = {
             source: self._requests(source, destinations) for source, destinations in wanted.items()
         }
-        return await self._granted(requests)
+        granted: dict[TopicPartition, NameLease] = {}
+        async for some in self._granted(requests):
+            granted |= some
+        return granted
 
-    async def renew(
+    def renew(
         self, held: Mapping[TopicPartition, SourceProducer]
-    ) -> dict[TopicPartition, NameLease]:
-        """Renew names that this run still holds.
+    ) -> AsyncIterator[dict[TopicPartition, NameLease]]:
+        """Renew names that this run still holds; what was granted before an error counts.
 
         Parameters:
             held: by source partition; its chains name all destination partitions.
@@ -99,7 +102,7 @@ class NameLeases:
             source: self._requests(source, list(known.chains), known)
             for source, known in held.items()
         }
-        return await self._granted(requests)
+        return self._granted(requests)
 
     def _requests(
         self,
@@ -120,12 +123,12 @@ class NameLeases:
 
     async def _granted(
         self, requests: Mapping[TopicPartition, list[LeaseWanted]]
-    ) -> dict[TopicPartition, NameLease]:
-        granted: dict[TopicPartition, NameLease] = {}
+    ) -> AsyncIterator[dict[TopicPartition, NameLease]]:
         for sources in _packed(requests):
             flat = [each for source in sources for each in requests[source]]
             granted_ms = int(time.time() * 1000)
             leases = iter(await self._lease(flat))
+            granted: dict[TopicPartition, NameLease] = {}
             for source in sources:
                 own = [next(leases) for _ in requests[source]]
                 left_s = own[0].ends_at - time.monotonic()  # by our clock, not the server's
@@ -134,7 +137,7 @@ class NameLeases:
                     own[0].pid, own[0].generation, granted_ms, expire_ms,
                     {TopicPartition(each.topic, each.partition): each for each in own},
                 )  # fmt: skip
-        return granted
+            yield granted
 
     async def _lease(self, requests: Sequence[LeaseWanted]) -> list[Lease]:
         """Take all of these leases, or none.

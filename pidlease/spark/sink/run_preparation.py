@@ -17,7 +17,7 @@ from pidlease.copier.errors import CopyError
 from pidlease.copier.resume_position import last_in_log
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
-from pidlease.spark.errors import SinkError
+from pidlease.spark.errors import NoLeaseError, SinkError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.sink.name_leases import NameLease, NameLeases, ending_soon
 from pidlease.spark.sink.run_state import Chain, RunState, SourceProducer
@@ -190,27 +190,34 @@ class RunPreparation:
     # ------------------------------------------------------------------ as leases end
 
     async def renew(self, state: RunState) -> RunState:
-        """Return the state with the leases renewed that are about to end.
+        """Return the state with the leases renewed that are about to end, as far as possible.
 
-        Call it before a micro-batch, when nothing but abandoned task attempts is in flight.
+        Call it before a micro-batch, when nothing but abandoned task attempts is in flight. Without
+        a renewal the leases may last for this micro-batch; if not, its tasks fail.
 
         Raises:
             SinkFencedError: another run has taken over.
-            NoLeaseError: no lease is available at the moment.
         """
         ending = ending_soon(state.sources, int(time.time() * 1000))
         names = NameLeases(self._leases, state.name, _RENEWAL_S)
-        for source, lease in (await names.renew(ending)).items():
-            known = state.sources[source]
-            chains = {
-                destination: chain if lease.pid == known.pid else Chain(0, chain.stored)
-                for destination, chain in known.chains.items()
-            }
-            state = state.with_source(source, _with_lease(known, lease, chains))
+        try:
+            async for granted in names.renew(ending):
+                for source, lease in granted.items():
+                    state = state.with_source(source, _renewed(state.sources[source], lease))
+        except NoLeaseError as error:
+            _log.warning("leases are not renewed yet: %s", error)
         return state
 
     def _names(self, state: RunState) -> NameLeases:
         return NameLeases(self._leases, state.name, self._settings.delivery_timeout_ms / 1000)
+
+
+def _renewed(known: SourceProducer, lease: NameLease) -> SourceProducer:
+    chains = {
+        destination: chain if lease.pid == known.pid else Chain(0, chain.stored)
+        for destination, chain in known.chains.items()
+    }
+    return _with_lease(known, lease, chains)
 
 
 def _with_lease(

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.spark.errors import NoLeaseError, SinkError, SinkFencedError
+from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.pyspark_versions import DataSourceStreamArrowWriter
 from pidlease.spark.sink.name_leases import ending_soon
@@ -122,13 +122,7 @@ class _PreparedRun:
     async def _leased(self, batch: MicroBatch) -> RunState:
         before = self.store.before(self.name)
         async with connect(self.settings) as preparation:
-            state = await preparation.grow(self.state, batch, before)
-            try:
-                return await preparation.renew(state)
-            except NoLeaseError as error:
-                # The leases may last for this micro-batch; if not, its tasks fail.
-                _log.warning("the leases are not renewed yet: %s", error)
-                return state
+            return await preparation.renew(await preparation.grow(self.state, batch, before))
 
     def commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         """Save the results of all tasks.

@@ -208,7 +208,10 @@ class TaskSender:
 
 def _reason(error: ProducerError) -> SinkError:
     if isinstance(error, FencedError):
-        return SinkFencedError(f"another run of this query has taken over: {error}")
+        return SinkFencedError(
+            f"another run of this query has taken over: {error}; if there is none, a renewal of"
+            " this run's leases had no response: start the query again"
+        )
     if isinstance(error, LeaseEndedError):
         return SinkError(
             f"the lease has ended in the middle of a micro-batch: {error}; start again"
