@@ -160,8 +160,10 @@ class HandoverLog(SimLog):
 
     @override
     def send(self, producer: int, new: NewBatch, receiver: AppendReceiver) -> None:
-        if self.stopped:
-            answer = Forwarded(0, -1, definite=True, reason=self.stopped)
+        # As the channels to Kafka do, below the engine.
+        suspended = "this server was suspended" if self._server.cluster.was_suspended() else ""
+        if reason := self.stopped or suspended:
+            answer = Forwarded(0, -1, definite=True, reason=reason)
             asyncio.get_running_loop().call_soon(receiver.answered, new, answer)
             return
         super().send(producer, new, receiver)
@@ -345,6 +347,8 @@ class SimServer:
 
     def events(self) -> Iterator[Callable[[], None]]:
         """What may happen at it now."""
+        if self.cluster.was_suspended():
+            yield self._step_down
         if self.pool.waits:
             yield self.pool.do_one
         if self.gates:
@@ -363,6 +367,15 @@ class SimServer:
 
     def run(self, event: Callable[[], None]) -> None:
         self.context.run(event)
+
+    def _step_down(self) -> None:
+        """The loop's timer comes: so much time has passed since the last one."""
+        self.cluster._drift("this server was suspended")
+        self.note_alive()
+
+    def note_alive(self) -> None:
+        now = self.world.shared.now
+        self.cluster._alive_at = self.cluster._read_at = self.cluster._refreshed_at = now
 
     def _answer_question(self) -> None:
         self.gates.popleft().set()
@@ -661,7 +674,10 @@ class HandoverWorld:
         if not self.late and not any(each.arrivals() for each in others):
             self.note("waited")
             self.now_ms += LATE_MS
+            self.shared.now += LATE_MS / 1000
             for server in self.servers.values():
+                if not server.suspended:
+                    server.note_alive()
                 for partition in server.engine.partitions():
                     if not partition.log.stopped:
                         server.context.run(partition.settle)
