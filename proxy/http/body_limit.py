@@ -18,7 +18,7 @@ _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class BodyLimit:
-    """Middleware that refuses a request whose body is too long, or does not arrive.
+    """Middleware that refuses a request with a body that is too long, or does not arrive.
 
     Parameters:
         limit: in bytes.

@@ -20,16 +20,23 @@ COPIER: Final = (
         "a checkpoint comes in behind the next PID's",
         _SAVING,
         """                async with self._lock:
-                    await self._commit({place: checkpoint})
+                    gone = await self._commit({place: checkpoint})
 """,
-        "                await self._commit({place: checkpoint})\n",
+        "                gone = await self._commit({place: checkpoint})\n",
         _SAVED,
     ),
     Mutant(
         "a PID that is replaced is kept as saved",
         _SAVING,
-        "                if each.done is not None and each.done.pid == done.pid:\n",
-        "                if done is not None:\n",
+        "                if is_saved and each.done is not None and each.done.pid == done.pid:\n",
+        "                if is_saved:\n",
+        _SAVED,
+    ),
+    Mutant(
+        "a checkpoint that the group did not store counts as saved",
+        _SAVING,
+        "                if not gone:\n",
+        "                if True:\n",
         _SAVED,
     ),
     Mutant(

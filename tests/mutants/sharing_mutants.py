@@ -239,9 +239,9 @@ SHARING: Final = (
     Mutant(
         "a partition that is lost while its log is read is served",
         "pidlease/engine/topics/topic_sync.py",
-        "        for each in mine.values():  # another server may own it by now\n"
-        "            self._claims(each)\n",
-        "",
+        "            if not each.elsewhere:  # another server may own it by now\n"
+        "                self._claims(each)\n",
+        "            pass\n",
         (_MOVED,),
     ),
     Mutant(
