@@ -132,6 +132,7 @@ traffic fsync_folder */snapshots/.aside* 1
 traffic rename */snapshots/snapshot-* 1
 traffic fsync_folder */snapshots 2
 traffic remove */snapshot-*/manifest.json 1
+traffic fsync_folder */snapshots/snapshot-* 1
 traffic remove */snapshot-*/leases.parquet 1
 traffic remove */snapshot-*/producers.parquet 1
 traffic remove */snapshot-??????000??? 1

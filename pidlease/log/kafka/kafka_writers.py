@@ -17,7 +17,7 @@ from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.topic_configs import IdExpirations
 from pidlease.kafka.client.transactions import Fencing
-from pidlease.kafka.error_codes import NO_RIGHT
+from pidlease.kafka.error_codes import NO_RIGHT, TRANSACTIONAL_ID_NOT_FOUND
 from pidlease.kafka.errors import UpstreamError, UpstreamRefusedError
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import LATE_MS
@@ -207,11 +207,20 @@ class KafkaWriters:
         if owned is False:
             raise NotOwnerError(f"another server owns {partition}")
         if not owned and taken is not None:
-            now = await self._fencing.current(partition)
+            now = await self._now(partition)
             if now is not None and now != taken:
                 raise NotOwnerError(f"another server has taken the writer of {partition}, as {now}")
         # Removed until the takeover succeeds: one that fails halfway has raised the epoch in Kafka.
         self._taken.pop(partition, None)
+
+    async def _now(self, partition: TopicPartition) -> Writer | None:
+        """Return a partition's writer; None: Kafka does not report it, or has forgotten it."""
+        try:
+            return await self._fencing.current(partition)
+        except UpstreamRefusedError as error:
+            if error.code == TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            raise
 
     async def _owned_if_known(self, partition: TopicPartition) -> bool | None:
         """Return whether this server owns a partition; None: that is unknown.

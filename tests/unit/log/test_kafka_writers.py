@@ -8,7 +8,8 @@ import pytest
 from pidlease.coordination.writer_ids import WriterOf
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.transactions import Fencing
-from pidlease.kafka.errors import UpstreamAwayError
+from pidlease.kafka.error_codes import TRANSACTIONAL_ID_NOT_FOUND
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamRefusedError
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka.kafka_writers import KafkaWriters, WriterUnavailableError
 from pidlease.log.ports import LATE_MS
@@ -108,6 +109,23 @@ async def test_a_failed_look_at_the_writer_does_not_forget_it(
         with pytest.raises(NotOwnerError, match="another server has taken the writer"):
             await bench.take()
     assert not answers
+
+
+async def test_a_writer_that_kafka_has_forgotten_is_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By transactional.id.expiration.ms: nobody has taken it since then."""
+    bench = Bench()
+    await bench.take()
+    asked: list[TopicPartition] = []
+
+    async def current(place: TopicPartition) -> Writer:
+        asked.append(place)
+        raise UpstreamRefusedError("forgotten", TRANSACTIONAL_ID_NOT_FOUND)
+
+    monkeypatch.setattr(bench.fencing, "current", current)
+    assert (await bench.take()).epoch == 1
+    assert asked == [PLACE]
 
 
 async def test_the_fences_are_read_after_the_writer_is_taken() -> None:
