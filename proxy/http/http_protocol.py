@@ -130,7 +130,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _end_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
-            self._head_timer = None
+        self._head_timer = None
 
     @override
     def send_400_response(self, msg: str) -> None:
@@ -302,7 +302,8 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
-        self._end_head_timer()
+        if self._head_timer is not None:  # most have none: the head came at once
+            self._end_head_timer()
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:

@@ -159,16 +159,12 @@ async def test_a_topic_of_which_no_server_told_is_not_called_unknown() -> None:
         await there.broker.listen()
 
 
-async def test_a_topic_is_waited_for_while_no_server_responds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_topic_is_waited_for_while_no_server_responds() -> None:
     """As long as a record may take, not as long as one response."""
-    caplog.set_level(logging.INFO)
     async with world() as there, there.producer(request_timeout_ms=100) as producer:
         await there.broker.go_away()
         began = time.monotonic()
         sent = asyncio.create_task(producer.send_and_wait("t", b"x"))
-        await until(lambda: "does not return its metadata" in caplog.text)
         await until(lambda: time.monotonic() - began > 0.3)
         assert not sent.done()
         await there.broker.listen()
