@@ -271,8 +271,8 @@ class PartitionMoves:
     async def _take_over(
         self, topic: str, numbers: Sequence[int], ready: asyncio.Task[None]
     ) -> None:
-        began, before = time.monotonic(), self.taken_over
-        failures: list[Exception] = []
+        began, taken = time.monotonic(), 0
+        failure: Exception | None = None
         try:
             await asyncio.wait([ready])
             ready.result()
@@ -281,19 +281,18 @@ class PartitionMoves:
                     if self._stopping:
                         return
                     some = numbers[start : start + _AT_ONCE]
-                    failures += await self._take_over_some(topic, some, began)
+                    try:
+                        await self._sync.take_over(topic, some)
+                    except Exception as error:  # noqa: BLE001 - logged; it holds up no others
+                        failure = error
+                    taken += self._count_taken(topic, some, began)
         except Exception as error:  # noqa: BLE001 - logged below, and tried again
-            failures.append(error)
+            failure = error
         finally:
             del self._takeovers[topic]
-        for each in failures[-1:]:
-            is_expected = isinstance(each, OSError | LogError)
-            LINES.write(_log, "warning" if is_expected else "error",
-                        "partitions could not be taken over; trying again", (topic, kind_of(each)),
-                        None if is_expected else each, topic=topic,
-                        error=str(each) if is_expected else repr(each))  # fmt: skip
-        taken = self.taken_over - before
-        if failures or not taken:
+        if failure is not None:
+            self._log_failure(topic, failure)
+        if failure is not None or not taken:
             self._again()  # or the map changed meanwhile, and may name this server again
         if taken:
             _log.info("partitions taken over", topic=topic, partitions=taken,
@@ -301,21 +300,22 @@ class PartitionMoves:
             # The map may have changed meanwhile.
             self._wanted.set()
 
-    async def _take_over_some(
-        self, topic: str, numbers: Sequence[int], began: float
-    ) -> list[Exception]:
-        """Take over some partitions of a topic; return why it did not succeed for all."""
-        failures: list[Exception] = []
-        try:
-            await self._sync.take_over(topic, numbers)
-        except Exception as error:  # noqa: BLE001 - logged; other partitions are not held up
-            failures.append(error)
+    def _count_taken(self, topic: str, numbers: Sequence[int], began: float) -> int:
+        """Count those of some partitions that this server serves now."""
         found = self._table.partitions.get(topic, [])
-        for each in numbers:
-            if each < len(found) and not found[each].elsewhere:
-                self.taken_over += 1
-                self.seconds.observe(time.monotonic() - began)
-        return failures
+        taken = sum(not found[each].elsewhere for each in numbers if each < len(found))
+        self.taken_over += taken
+        for _ in range(taken):
+            self.seconds.observe(time.monotonic() - began)
+        return taken
+
+    @staticmethod
+    def _log_failure(topic: str, failure: Exception) -> None:
+        is_expected = isinstance(failure, OSError | LogError)
+        LINES.write(_log, "warning" if is_expected else "error",
+                    "partitions could not be taken over; trying again", (topic, kind_of(failure)),
+                    None if is_expected else failure, topic=topic,
+                    error=str(failure) if is_expected else repr(failure))  # fmt: skip
 
     # ------------------------------------------------------------------ snapshots
 
