@@ -1,6 +1,7 @@
 """Bounds the bodies of requests before a handler gets them: their length, time and memory."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -39,14 +40,16 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         # Read the whole body first: no request is refused after a handler has begun to work.
-        try:
-            with HeldBytes(self._memory) as held:
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(HeldBytes(self._memory))
                 body = await read_body(receive, b"", self._limit, held)
-                await self._app(scope, _again(bytes(body), receive), send)
-        except RefusedError as error:
-            await refusal(error.problem, str(error), error.field)(scope, receive, send)
-        except ClientDisconnect:
-            return
+            except RefusedError as error:
+                await refusal(error.problem, str(error), error.field)(scope, receive, send)
+                return
+            except ClientDisconnect:
+                return
+            await self._app(scope, _again(bytes(body), receive), send)
 
 
 def _has_body(scope: Scope) -> bool:
