@@ -114,7 +114,7 @@ async def test_a_failed_look_at_the_writer_does_not_forget_it(
 async def test_a_writer_that_kafka_has_forgotten_is_taken_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By transactional.id.expiration.ms: nobody has taken it since then."""
+    """After transactional.id.expiration.ms without a takeover, by this server or another one."""
     bench = Bench()
     await bench.take()
     asked: list[TopicPartition] = []
