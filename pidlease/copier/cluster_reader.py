@@ -153,13 +153,13 @@ class ClusterReader:
     ) -> AsyncIterator[FetchedChunk]:
         """Read a part of a partition; batches may begin before it.
 
-        Parameters:
-            start: the first offset.
-            end: the offset after the last.
-
         A response without records is no end: a leader may not know its end yet, and a server may
         return nothing while it has no memory, or when another request follows. Only compaction
         leaves nothing there.
+
+        Parameters:
+            start: the first offset.
+            end: the offset after the last.
 
         Raises:
             CopyError: it cannot be read, or some of it does not come.

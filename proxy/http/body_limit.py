@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pidlease.core.byte_budget import ByteBudget
 from proxy.http.errors import refusal
 from proxy.http.record_responses import RefusedError
-from proxy.http.request_memory import HeldBytes, read_body
+from proxy.http.request_memory import HeldBytes, first_again, read_body
 
 #: The memory for all these bodies together; those of records and streams have their own.
 _MEMORY_BYTES: Final = 32 << 20
@@ -49,20 +49,9 @@ class BodyLimit:
                 return
             except ClientDisconnect:
                 return
-            await self._app(scope, _again(bytes(body), receive), send)
+            whole = {"type": "http.request", "body": bytes(body), "more_body": False}
+            await self._app(scope, first_again(whole, receive), send)
 
 
 def _has_body(scope: Scope) -> bool:
     return not _BODY_HEADERS.isdisjoint(name for name, _ in scope["headers"])
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return a function that first receives a body."""
-    whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
-
-    async def received() -> Message:
-        nonlocal whole
-        message, whole = whole, None
-        return message if message is not None else await receive()
-
-    return received

@@ -18,7 +18,7 @@ from proxy.http.direct_appends import Handlers, is_foreign, serve_directly
 from proxy.http.errors import refusal
 from proxy.http.lease_routes import LEASES_PATH, LeaseRoutes
 from proxy.http.request_batch import CONTENT_LENGTH, CONTENT_TYPE, append_headers, media_type
-from proxy.http.request_memory import IDLE_SECONDS
+from proxy.http.request_memory import IDLE_SECONDS, first_again
 
 #: The longest body that is read here; a topic's and a producer's name take 3 KB at most.
 _BODY_BYTES_MAX: Final = 4 << 10
@@ -52,7 +52,7 @@ class DirectLeases:
             return
         wanted = _wanted(message)
         if wanted is None:
-            await self._app(scope, _again(message, receive), send)
+            await self._app(scope, first_again(message, receive), send)
             return
         request = Request(scope, receive)
         await serve_directly(self._leases.lease(wanted, request), request, self._handlers, send)
@@ -89,15 +89,3 @@ def _wanted(message: Message) -> LeaseRequest | None:
         return LeaseRequest.model_validate_json(message.get("body", b""))
     except ValidationError:
         return None
-
-
-def _again(message: Message, receive: Receive) -> Receive:
-    """Return a function that first receives a message again."""
-    first: Message | None = message
-
-    async def received() -> Message:
-        nonlocal first
-        found, first = first, None
-        return found if found is not None else await receive()
-
-    return received

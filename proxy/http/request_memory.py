@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
 
 from pidlease.core.byte_budget import ByteBudget
@@ -108,6 +108,18 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
         held.more(len(part))
         body += part
     return body
+
+
+def first_again(message: Message, receive: Receive) -> Receive:
+    """Return a function that first receives a message again, and then what follows."""
+    first: Message | None = message
+
+    async def received() -> Message:
+        nonlocal first
+        found, first = first, None
+        return found if found is not None else await receive()
+
+    return received
 
 
 class HeldResponse(Response):
