@@ -49,6 +49,8 @@ start fsync */data/.aside* 1 s
 start rename */meta.json 1 s
 start make_folder */topics 1 s
 start fsync_folder */data 1 s
+start make_folder */snapshots 1 s
+start fsync_folder */snapshots 1 s
 start make_folder */sequence 1
 start open */sequence/.aside* 1
 start truncate */sequence/.aside* 1
@@ -63,8 +65,6 @@ start fsync */groups/.aside* 1 s
 start rename */groups/offsets 1
 start fsync_folder */groups 1 s
 start fsync */groups/offsets 1
-start make_folder */snapshots 1 s
-start fsync_folder */snapshots 1 s
 start truncate */sequence/blocks 1 !
 start write */sequence/blocks 1 ~
 start fsync */sequence/blocks 1
