@@ -46,6 +46,7 @@ from proxy.configuration.named_listeners import (
     shown_kafka_listeners,
 )
 from proxy.configuration.settings import Settings
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.http.console_answers import ConsoleSources
 from proxy.http.direct_appends import wrap
 from proxy.http.errors import add_handlers
@@ -132,9 +133,11 @@ class App:
         self._started_ms = wall_clock_ms()
         real = RealFiles()
         self._files: Files = real
+        self._http_connections = ConnectionLimit(settings.connections_max)
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
             lambda: Parts(self._backend, self._engine, self._listener, self._security),
+            self._http_connections,
         )  # fmt: skip
         self._history = OutcomeHistory(lambda: self._engine, self._metrics.lag)
         if settings.faults:
@@ -436,7 +439,9 @@ class App:
         wrap(app, partial(HttpMetrics, counts=self._metrics.http))
         immediate = ImmediateAppends(self._http_api, self._metrics.http.answered, admit)
         self._api_server = self._serve_http(
-            http_config(app, _HTTP_STOP_SECONDS, immediate), config, listeners
+            http_config(app, _HTTP_STOP_SECONDS, immediate, self._http_connections),
+            config,
+            listeners,
         )
 
     async def _start_metrics(self) -> None:
@@ -450,7 +455,9 @@ class App:
         config = security_config(self._settings).metrics
         if not config.is_plain:
             self._secure_http(app, config)
-        self._serve_http(http_config(app, _HTTP_STOP_SECONDS), config, listeners)
+        self._serve_http(
+            http_config(app, _HTTP_STOP_SECONDS, limit=self._http_connections), config, listeners
+        )
 
     def _serve_http(
         self, config: uvicorn.Config, listener: ListenerSecurity, sockets: list[socket]
@@ -460,6 +467,7 @@ class App:
             config.load()
             config.ssl = security.certificates.context
         server = uvicorn.Server(config)
+        self._http_connections.ports.append(server.server_state.connections)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http[server] = asyncio.create_task(server._serve(sockets))
@@ -476,7 +484,7 @@ class App:
 
     async def _read_again(self) -> None:
         self._settings = await asyncio.to_thread(read_again, self._settings, self._load)
-        apply(self._settings, self._engine, self._listener)
+        apply(self._settings, self._engine, self._listener, self._http_connections)
         if self._security is not None:
             await self._security.reload()
 

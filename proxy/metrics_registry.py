@@ -21,6 +21,7 @@ from pidlease.observability.histogram import Histogram
 from pidlease.observability.loop_lag import LoopLag
 from pidlease.observability.metric_catalogue import PidleaseCollector
 from proxy.backends.embedded_backend import Backend
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.listener_metrics import forward_metrics, listener_metrics
 from proxy.ops.http_metrics import HttpCounts
@@ -61,16 +62,23 @@ class MetricsRegistry:
         data_dir: its disk is measured.
         fsyncs: the durations of fsyncs.
         parts: returns the current components.
+        connections: those of the HTTP ports.
     """
 
     def __init__(
-        self, log: str, data_dir: Path, fsyncs: Histogram, parts: Callable[[], Parts]
+        self,
+        log: str,
+        data_dir: Path,
+        fsyncs: Histogram,
+        parts: Callable[[], Parts],
+        connections: ConnectionLimit,
     ) -> None:
         self.registry: Final = CollectorRegistry()
         self.registry.register(PidleaseCollector([self._server, self._parts]))
         ProcessCollector(registry=self.registry)
         self.lag: Final = LoopLag(_LAG_LOOK_SECONDS)
         self.http: Final = HttpCounts()
+        self._connections: Final = connections
         self._now: Final = parts
         self._log: Final = log
         self._data_dir: Final = data_dir
@@ -106,6 +114,8 @@ class MetricsRegistry:
             free, size = self._disk
             yield metrics.DISK_FREE.of(free)
             yield metrics.DISK_SIZE.of(size)
+        yield metrics.HTTP_CONNECTIONS.of(self._connections.open)
+        yield metrics.HTTP_CLOSED.of(self._connections.closed)
         yield metrics.HTTP_REQUEST_SECONDS.histograms(
             {(route,): each for route, each in self.http.seconds.items()}
         )

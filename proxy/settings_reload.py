@@ -8,6 +8,7 @@ import structlog
 from pidlease.engine.engine import Engine
 from proxy.configuration.component_configs import engine_config, listener_config
 from proxy.configuration.settings import Settings, SettingsError
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.log_output import set_level
 
@@ -40,10 +41,16 @@ def read_again(before: Settings, load: Callable[[], Settings]) -> Settings:
     return before.model_copy(update={name: getattr(after, name) for name in now})
 
 
-def apply(settings: Settings, engine: Engine | None, listener: KafkaListener | None) -> None:
+def apply(
+    settings: Settings,
+    engine: Engine | None,
+    listener: KafkaListener | None,
+    http_connections: ConnectionLimit,
+) -> None:
     """Apply the settings that may change."""
     set_level(settings.log_level)
     if engine is not None:
         engine.maintenance.reconfigure(engine_config(settings).maintenance)
     if listener is not None:
         listener.reconfigure(listener_config(settings, ""))
+    http_connections.connections_max = settings.connections_max

@@ -330,6 +330,12 @@ KAFKA_MEMORY = _define(
 KAFKA_MEMORY_LIMIT = _define(
     "gauge", "pidlease_kafka_memory_limit_bytes", "Limit of the memory for requests and responses."
 )
+HTTP_CONNECTIONS = _define(
+    "gauge", "pidlease_http_connections", "Connected HTTP clients, other active servers too."
+)
+HTTP_CLOSED = _define(
+    "counter", "pidlease_http_closed_connections", "Connections closed because of the limit."
+)
 HTTP_REQUEST_SECONDS = _define(
     "histogram",
     "pidlease_http_request_seconds",

@@ -313,11 +313,15 @@ def _token_config(settings: Settings) -> TokenConfig | None:
 
 
 def open_logs_max(connections_max: int) -> int:
-    """Return how many partitions may keep their four files open, beside `connections_max`."""
+    """Return how many partitions may keep their four files open, beside connections.
+
+    Parameters:
+        connections_max: those of Kafka clients; as many of HTTP clients.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _OPEN_LOGS_MOST
-    left = soft - min(connections_max, soft // 2) - _OTHER_FILES
+    left = soft - min(2 * connections_max, soft // 2) - _OTHER_FILES
     # Readers keep a segment of every eighth partition open.
     return max(_OPEN_LOGS_LEAST, min(left * 8 // 33, _OPEN_LOGS_MOST))
 

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with four corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with five corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
@@ -7,6 +7,7 @@
 - uvicorn waits for a request, or for the rest of its head, for ever. Here a connection is closed.
 - uvicorn refuses a malformed request at once, before it has served those that came before it on the
   connection. Here the refusal waits for their responses.
+- uvicorn accepts any number of connections. Here they have a limit.
 
 Small appends do without uvicorn's task for each request: they are submitted when their bodies have
 arrived, also those that follow others that were, and their responses go in the order of requests.
@@ -31,6 +32,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from pidlease.observability.repeated_lines import LINES
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
@@ -65,6 +67,7 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: AbstractEventLoop | None = None,
         *,
         immediate: ImmediateAppends | None = None,
+        limit: ConnectionLimit | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
@@ -74,6 +77,7 @@ class HttpProtocol(HttpToolsProtocol):
         #: The request that is being received; None: its head is not complete.
         self._received: RequestResponseCycle | None = None
         self._immediate: Final = immediate
+        self._limit: Final = limit
         #: The request that is answered next, if no task has been started: its body is arriving.
         self._arriving: tuple[RequestResponseCycle, Any] | None = None
         self._body_timer: TimerHandle | None = None
@@ -90,6 +94,8 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self._limit is not None and not self._limit.make_room(self.connections, self):
+            return
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
         certificate = transport.get_extra_info("peercert")
         if certificate:
@@ -328,15 +334,19 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def http_config(
-    app: ASGIApp, stop_seconds: int | None = None, immediate: ImmediateAppends | None = None
+    app: ASGIApp,
+    stop_seconds: int | None = None,
+    immediate: ImmediateAppends | None = None,
+    limit: ConnectionLimit | None = None,
 ) -> Config:
     """Return the configuration of uvicorn for an application.
 
     Parameters:
         stop_seconds: how long a stop waits for requests; None: until they are done.
         immediate: serves appends without the application; None: it serves all.
+        limit: of the connections; None: there is none.
     """
-    protocol: Any = partial(HttpProtocol, immediate=immediate)
+    protocol: Any = partial(HttpProtocol, immediate=immediate, limit=limit)
     return Config(
         app, http=protocol, ws="none", log_config=None, access_log=False, lifespan="off",
         proxy_headers=False, timeout_keep_alive=_IDLE_SECONDS,

@@ -29,9 +29,9 @@ from proxy.configuration.component_configs import check_exposure
 from proxy.configuration.listen_addresses import bound_sockets
 from proxy.configuration.named_listeners import kafka_listeners, shown_kafka_listeners
 from proxy.configuration.settings import Settings, SettingsError
-from proxy.log_output import set_worker
+from proxy.log_output import set_level, set_worker
 from proxy.service_manager import ServiceManager, ServiceState
-from proxy.settings_reload import apply, read_again
+from proxy.settings_reload import read_again
 from proxy.workers.worker_process import WorkerProcess
 from proxy.workers.worker_settings import check_workers, worker_settings
 
@@ -257,7 +257,7 @@ class Supervisor:
         if signal.SIGHUP in self._received:
             self._received.discard(signal.SIGHUP)
             self._settings = read_again(self._settings, self._load)
-            apply(self._settings, None, None)
+            set_level(self._settings.log_level)
             self._reloads.update(each.number for each in self._workers)
         for each in self._workers:
             # Before its first report it would end by the signal.

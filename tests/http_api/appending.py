@@ -17,6 +17,7 @@ from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
 from pidlease.storage.topics.topic_store import Topic
 from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import http_config
 from proxy.http.immediate_appends import ImmediateAppends
@@ -135,7 +136,7 @@ async def door(
 
 
 @asynccontextmanager
-async def listening(app: FastAPI) -> AsyncIterator[int]:
+async def listening(app: FastAPI, limit: ConnectionLimit | None = None) -> AsyncIterator[int]:
     """The port of a real HTTP server in front of a door; it serves small appends at once."""
     # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -143,7 +144,9 @@ async def listening(app: FastAPI) -> AsyncIterator[int]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
     listener.listen()
-    running = uvicorn.Server(http_config(app, immediate=getattr(app.state, "immediate", None)))
+    running = uvicorn.Server(
+        http_config(app, immediate=getattr(app.state, "immediate", None), limit=limit)
+    )
     task = asyncio.create_task(running._serve([listener]))
     try:
         yield listener.getsockname()[1]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -127,6 +128,16 @@ def test_settings_are_read_again(tmp_path: Path) -> None:
         until(lambda: told(event) is not None, "the refusal")
         assert "log_level" in str(told(event))
         assert server.get("/readyz")[0] == 200
+        config.write_text("connections-max = 1\n")
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: _gives_way(server), "the limit of HTTP connections")
+
+
+def _gives_way(server: PidleaseServer) -> bool:
+    """Whether an idle HTTP connection ends when there is another one."""
+    address = LOOPBACK, server.http_port
+    with socket.create_connection(address) as old, socket.create_connection(address):
+        return bool(select.select([old], [], [], 0.2)[0])
 
 
 @pytest.mark.parametrize("name", ["stop_seconds", "stop_delay_seconds"])

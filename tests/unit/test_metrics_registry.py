@@ -10,6 +10,7 @@ import pytest
 
 from pidlease.observability.histogram import Histogram
 from proxy import metrics_registry as measuring
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.metrics_registry import MetricsRegistry, Parts
 
 
@@ -21,7 +22,9 @@ async def test_a_disk_that_hangs_is_looked_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(measuring, "_DISK_SECONDS", 0.05)
-    found = MetricsRegistry("embedded", tmp_path, Histogram(), lambda: Parts(None, None, None))
+    found = MetricsRegistry(
+        "embedded", tmp_path, Histogram(), lambda: Parts(None, None, None), ConnectionLimit(1)
+    )
     await found.measure_disk()
     before = _told(found)
     assert before is not None

@@ -126,10 +126,12 @@ _ROOM: Final = Row("Resources", (
     graph(
         "Connections",
         "Level. The server does not read from paused ones: the log or the clients are slow, memory"
-        " is short, or a quota is used up.",
+        " is short, or a quota is used up. HTTP closed: beyond connections-max.",
         COUNT,
-        Query(total(metrics.KAFKA_CONNECTIONS, "instance"), "{{instance}}"),
-        Query(total(metrics.KAFKA_PAUSED, "instance"), "{{instance}} paused"), width=6,
+        Query(total(metrics.KAFKA_CONNECTIONS, "instance"), "{{instance}} Kafka"),
+        Query(total(metrics.HTTP_CONNECTIONS, "instance"), "{{instance}} HTTP"),
+        Query(total(metrics.KAFKA_PAUSED, "instance"), "{{instance}} paused"),
+        Query(rate(metrics.HTTP_CLOSED, "instance"), "{{instance}} HTTP closed by second"), width=6,
     ),
     graph(
         "Throttled by quotas",
