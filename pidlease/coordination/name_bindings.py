@@ -18,6 +18,9 @@ RELEASED: Final = 2**63
 #: The most names that are read or changed at once. Their bindings fit into one request to
 #: ZooKeeper, which has at most 1 MiB.
 NAMES_AT_ONCE_MAX: Final = 100
+#: `former` counts down from here for PIDs of released names. Versions of pidlease that do not know
+#: them take a negative number for none.
+_RELEASED_FROM: Final = -2
 
 
 class Binding(NamedTuple):
@@ -25,7 +28,8 @@ class Binding(NamedTuple):
 
     Attributes:
         generation: the last granted generation; `RELEASED`: no producer may write under the name.
-        former: the PID before it, if its lease had not ended at the grant; -1: none.
+        former: the PID before it, if its lease had not ended at the grant; -1: none. Below -1: its
+            name was released before the grant, so its numbers do not continue (see `released`).
         granted_ms: when the PID was leased, in ms since 1970. A server that has no other record of
             the lease, after a crash or because another server granted it, computes its end from
             this.
@@ -35,6 +39,15 @@ class Binding(NamedTuple):
     generation: int
     former: int = -1
     granted_ms: int = -1
+
+    @property
+    def released(self) -> int:
+        """The PID before it, if the name was released then; -1: it was not."""
+        return _RELEASED_FROM - self.former if self.former <= _RELEASED_FROM else -1
+
+    def after_release_of(self, pid: int) -> "Binding":
+        """Return this binding with the PID whose release came before it."""
+        return self._replace(former=_RELEASED_FROM - pid)
 
 
 class StoredBinding(NamedTuple):

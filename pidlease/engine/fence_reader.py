@@ -85,7 +85,8 @@ class FenceReader:
             return
         for number, (name, binding) in enumerate(found):
             self._naming.note_grant(name, binding)
-            self._keep([pid for pid in (binding.pid, binding.former) if pid >= 0])
+            pids = binding.pid, binding.former, binding.released
+            self._keep([pid for pid in pids if pid >= 0])
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._position = position

@@ -174,7 +174,7 @@ class NamedLeases:
             self._note(name, binding)
             pid, generation, former, _ = binding
             now_ms = self._leases.now_ms()
-            self._leases.recent.granted(name, pid, generation, former, now_ms)
+            self._leases.recent.granted(name, pid, generation, max(former, -1), now_ms)
             await self._landed(binding)
             if binding.pid not in self._leases:
                 raise NameBusyError("the lease of its PID has ended meanwhile; try again")
@@ -189,13 +189,16 @@ class NamedLeases:
             NamesError: the binding cannot be changed now, or whether it was is unknown.
         """
         async with self._alone(name):
+            released: Binding | None = None
             for _ in range(_ATTEMPTS_MAX):
                 stored = await self._stored(name)
-                binding = _unreleased(stored)
+                # The response to the first change may have been lost.
+                done = released is not None and stored.binding == released
+                binding = stored.binding if done else _unreleased(stored)
                 if binding is None:
                     raise UnknownNameError(f"no producer has the name {name!r}")
                 released = binding._replace(generation=RELEASED)
-                if await self._changed(BindingChange(name, stored, released)):
+                if done or await self._changed(BindingChange(name, stored, released)):
                     self._note(name, released)
                     now_ms = self._leases.now_ms()
                     self._leases.recent.released(name, released.pid, now_ms)
@@ -274,24 +277,29 @@ class NamedLeases:
         """Make a binding to a fresh PID; it names the former PID until the end of its lease."""
         policy = policy_named(wanted.policy)
         pid = self._spare.pop(name, -1)
-        if pid not in self._leases or policy_of(pid) is not policy:
+        is_usable = pid in self._leases and policy_of(pid) is policy
+        if not is_usable or pid in self._leases.fences:  # another server may have granted it
             pid = await lease(policy)
         while len(self._spare) >= _SPARE_MAX:
             self._spare.pop(next(iter(self._spare)))
         # If the change fails, or its outcome is unknown, the next attempt uses the same PID.
         self._spare[name] = pid
         generation = self._random.randrange(GENERATION_START_MAX)
-        former = -1
-        if bound is not None and bound.generation != RELEASED:
-            # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So
-            # a renewal that is requested again is recognised.
-            generation = bound.generation + (2 if wanted.pid < 0 else 1)
-            # The last PID may have expired without a write, while the one before has the numbers.
-            former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
-            if self._leases.keeps_fences:
-                # The owner of a partition knows whether the PID's appends have kept its lease.
-                former = bound.pid
-        return Binding(pid, generation, former, self._leases.now_ms())
+        fresh = Binding(pid, generation, -1, self._leases.now_ms())
+        if bound is None:
+            return fresh
+        if bound.generation == RELEASED:
+            is_fenced = self._leases.keeps_fences or bound.pid in self._leases
+            return fresh.after_release_of(bound.pid) if is_fenced else fresh
+        # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So a
+        # renewal that is requested again is recognised.
+        generation = bound.generation + (2 if wanted.pid < 0 else 1)
+        # The last PID may have expired without a write, while the one before has the numbers.
+        former = next((p for p in (bound.pid, bound.former) if p in self._leases), -1)
+        if self._leases.keeps_fences:
+            # The owner of a partition knows whether the PID's appends have kept its lease.
+            former = bound.pid
+        return fresh._replace(generation=generation, former=former)
 
     def _lasts(self, binding: Binding) -> bool:
         """Return whether the lease of a name's PID has not ended; if so, keep it here.
@@ -325,13 +333,16 @@ class NamedLeases:
     def _note(self, name: str, binding: Binding) -> None:
         """Fence the name's previous producers; a fence ends with the lease of its PID."""
         fences, every = self._leases.fences, self._leases.keeps_fences
+        if self._spare.get(name) in (binding.pid, binding.former, binding.released):
+            del self._spare[name]  # another server has granted it
         if every or binding.pid in self._leases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
             self.names[binding.pid] = name
             if binding.former >= 0:
                 self._leases.formers[binding.pid] = binding.former
-        if binding.former in self._leases or (every and binding.former >= 0):
-            fences[binding.former] = FENCED_FOR_EVER
+        for gone in (binding.former, binding.released):
+            if gone in self._leases or (every and gone >= 0):
+                fences[gone] = FENCED_FOR_EVER
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS

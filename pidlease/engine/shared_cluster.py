@@ -132,6 +132,7 @@ class SharedCluster:
         #: Whether another member may own this server's partitions: it does not hear from the
         #: coordinator, or was suspended.
         self.adrift = True
+        self._drifts = 0
         #: Set when the process must end, and why: a server without --shared serves the cluster, or
         #: this one can be no member any more.
         self.lost: Final = asyncio.Event()
@@ -348,17 +349,19 @@ class SharedCluster:
 
     def _drift(self, reason: str) -> None:
         """Step down from all partitions until the map has been read again."""
+        self._drifts += 1
         if not self.adrift:
             self.adrift = True
             _log.warning("stepping down from all partitions", reason=reason)
             self._notify()
 
     async def _read(self) -> None:
-        began = self._seconds()
+        began, drifts = self._seconds(), self._drifts
         view = await self._pool.run(self._members.read)
         if self._seconds() - began > self._session_seconds:
             self._drift("a read took so long that it may be out of date")
-            self._wake.set()
+        if self._drifts != drifts:
+            self._wake.set()  # what was read may be from before a suspension
             return
         if view.stranger:
             self._lose(
@@ -369,12 +372,19 @@ class SharedCluster:
         self._follow(view)
         view = await self._decide(view)
         self._follow(view)
+        if self._drifts != drifts:
+            self._wake.set()
+            return
         changed = self.adrift or view != self._view
         self._read_at, self.adrift, self._view = began, False, view
         if changed:
             self._notify()
         for each in self.on_read:
-            await each()
+            try:
+                await each()
+            except LogError as error:  # the next read tries again
+                LINES.write(_log, "warning", "what other servers have changed cannot be read",
+                            kind_of(error), error=str(error))  # fmt: skip
 
     def _notify(self) -> None:
         for each in self.on_change:

@@ -6,6 +6,7 @@ that a run of many crashes does not spend its time waiting, and timeouts longer 
 """
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -130,11 +131,14 @@ class LibrdkafkaClient(ClientThread[B]):
     ) -> None:
         super().__init__(ledger)
         self._bursts = bursts
+        self._stats = "{}"
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "error_cb": self._on_error,
+                "statistics.interval.ms": 5000,
+                "stats_cb": self._on_stats,
                 **settings,
             }
         )
@@ -168,6 +172,25 @@ class LibrdkafkaClient(ClientThread[B]):
             self.ledger.failed(identity, str(error))
         else:
             self.ledger.delivered(identity, -1 if offset is None or offset < 0 else offset)
+
+    def _on_stats(self, stats: str) -> None:
+        self._stats = stats
+
+    def state(self) -> str:
+        """What the client itself said last of its connections, and of its partitions' queues."""
+        found = json.loads(self._stats)
+        rows = [
+            {name: value for name, value in each.items() if not isinstance(value, dict)}
+            for each in (
+                *found.get("brokers", {}).values(),
+                *(
+                    part
+                    for topic in found.get("topics", {}).values()
+                    for part in topic["partitions"].values()
+                ),
+            )
+        ]
+        return "\n".join(map(str, rows))
 
     def _on_error(self, error: LibrdkafkaError) -> None:
         if error.fatal():

@@ -448,6 +448,10 @@ async def test_a_newer_format_is_refused(kafka: KafkaServer) -> None:
         producer.flush(WAIT_S)
         with pytest.raises(OwnershipError, match="format 2"):
             await second.claim()
+        # For good: rows after it were not applied.
+        for _ in range(2):
+            with pytest.raises(JournalError, match="format 2"):
+                await asyncio.to_thread(first.journal.refresh)
 
 
 async def test_random_histories(kafka: KafkaServer) -> None:

@@ -504,8 +504,13 @@ def test_groups_and_copies(some: Several, tmp_path: Path) -> None:
             move_slots(Round(some, topic, (), number, done))
         if number % 20 == 10:
             restart_all(Round(some, source, (), number, done))
-        before = copying.ledger.acknowledged_count, readings.commits, feed.ledger.acknowledged_count
-        until(partial(_all_got_on, before, copying, readings, feed), "all to get on", 0.2)
+        before = _counts(copying, readings, feed)
+        try:
+            until(partial(_all_got_on, before, copying, readings, feed), "all to get on", 0.2)
+        except AssertionError:
+            print(f"before {before}, now {_counts(copying, readings, feed)}; the feed:")
+            print(feed.state())
+            raise
     feed.finish(WAIT_S)
     stored = consume(some.kafka.bootstrap, source, PARTITIONS, markers=True)
     feed.ledger.check(stored)
@@ -525,13 +530,17 @@ def test_groups_and_copies(some: Several, tmp_path: Path) -> None:
     assert done["rolling restart"] == 2
 
 
+def _counts(copying: Copying, readings: Readings, feed: LibrdkafkaLoad) -> tuple[int, int, int]:
+    return copying.ledger.acknowledged_count, readings.commits, feed.ledger.acknowledged_count
+
+
 def _all_got_on(
     before: tuple[int, int, int], copying: Copying, readings: Readings, feed: LibrdkafkaLoad
 ) -> bool:
     copying.look()
     assert not copying.ledger.failures, (copying.ledger.failures, copying.state())
     assert not readings.faults, readings.faults[:5]
-    now = copying.ledger.acknowledged_count, readings.commits, feed.ledger.acknowledged_count
+    now = _counts(copying, readings, feed)
     return all(count > former for count, former in zip(now, before, strict=True))
 
 

@@ -1,11 +1,13 @@
 """The members that share a Kafka cluster, their map, and the fence log, in a real ZooKeeper."""
 
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from pidlease.coordination.fence_log import FENCES_PER_NODE, Fence, FencePosition
 from pidlease.coordination.members import MapConflictError, Member, MembershipLostError
@@ -163,8 +165,9 @@ def test_servers_that_share_and_one_that_does_not_keep_each_other_out(connect: C
 # ---------------------------------------------------------------------- fences
 
 
-def names_of(zookeeper: ZooKeeper) -> tuple[ZooKeeperNames, ZooKeeperFences]:
-    fences = ZooKeeperFences(zookeeper, lambda: NOW_MS, KEEP_MS)
+def names_of(zookeeper: ZooKeeper, later_ms: int = 0) -> tuple[ZooKeeperNames, ZooKeeperFences]:
+    """The names and their fences, by a clock that is ahead."""
+    fences = ZooKeeperFences(zookeeper, lambda: time.time_ns() // 10**6 + later_ms, KEEP_MS)
     return ZooKeeperNames(zookeeper, fences), fences
 
 
@@ -228,11 +231,33 @@ def test_servers_append_at_once(connect: Connect) -> None:
 
 def test_old_entries_are_removed_and_a_late_reader_is_told(connect: Connect) -> None:
     names, fences = names_of(connect())
+    # Old grants, as releases have them: their entries are new, and stay.
     for node in range(3):
         labels = [f"{node}/{number}" for number in range(FENCES_PER_NODE)]
         grant(names, labels, 100 * node, NOW_MS - KEEP_MS - 1)
+    assert len(fences.read(FencePosition(0, 0))[0]) == 3 * FENCES_PER_NODE
+    names, fences = names_of(connect(), 3_600_000 + KEEP_MS)
     grant(names, ["new"], 1000)
     until(lambda: fences.read(FencePosition(1, 3))[1] is None, "the first node is removed")
     assert fences.read(FencePosition(0, 0))[1] is None
     end = fences.end()
     assert fences.read(end) == ([], end)
+
+
+@pytest.mark.parametrize("error", [NoNodeError, ConnectionLoss])
+def test_a_grant_stands_although_old_entries_stay(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """Another server removes the same node just then, or ZooKeeper goes away after the grant."""
+    names, fences = names_of(connect())
+
+    def fail(self: ZooKeeperFences) -> None:
+        failed.append(self)
+        raise error
+
+    failed: list[ZooKeeperFences] = []
+    monkeypatch.setattr(ZooKeeperFences, "_remove_old", fail)
+    for node in range(2):
+        grant(names, [f"{node}/{number}" for number in range(FENCES_PER_NODE)], 100 * node)
+    assert failed
+    assert len(fences.read(FencePosition(0, 0))[0]) == 2 * FENCES_PER_NODE

@@ -14,6 +14,8 @@ from pidlease.coordination.journal.journal import Journal, Row
 _KIND: Final = "begin"
 #: Offsets in one batch of rows. Each takes up to twenty bytes.
 _OFFSETS_AT_ONCE: Final = 20_000
+#: Topics in one batch of rows.
+_TOPICS_AT_ONCE: Final = 2_000
 
 
 class Beginning(NamedTuple):
@@ -60,7 +62,8 @@ class JournalBeginnings:
         rows: list[Row] = []
         offsets = 0
         for topic_id, beginning in beginnings.items():
-            if offsets + len(beginning.offsets) > _OFFSETS_AT_ONCE:
+            is_full = offsets + len(beginning.offsets) > _OFFSETS_AT_ONCE
+            if is_full or len(rows) >= _TOPICS_AT_ONCE:
                 self._journal.put(rows)
                 rows, offsets = [], 0
             rows.append(Row(_KIND, topic_id, beginning._asdict()))

@@ -64,6 +64,11 @@ class JournalFences(FenceLog):
         except JournalError as error:
             raise FenceLogError(f"the fence log: {error}") from error
 
+    def row(self, fence: Fence) -> Row:
+        """Return the row that appends an entry."""
+        fields = {"name": fence.name, **fence.binding._asdict(), "at_ms": self._clock_ms()}
+        return Row(_KIND, NEXT_NUMBER, fields)
+
     def note_appended(self, entries: int) -> None:
         """Note that entries were appended; remove old ones now and then. Blocks."""
         self._appended += entries
@@ -75,7 +80,7 @@ class JournalFences(FenceLog):
         """Remove the oldest entries; never the last one: the next one follows its number."""
         before_ms = self._clock_ms() - self._keep_ms
         entries = list(self._journal.all(_KIND).items())[:-1][:_REMOVED_MAX]
-        old = list(takewhile(lambda each: _fence(each[1]).binding.granted_ms < before_ms, entries))
+        old = list(takewhile(lambda each: _written_ms(each[1]) < before_ms, entries))
         try:
             self._journal.put(
                 [Row(_KIND, number, None) for number, _ in old],
@@ -88,9 +93,12 @@ class JournalFences(FenceLog):
             _log.warning("old fences of names could not be removed", error=str(error))
 
 
-def fence_row(fence: Fence) -> Row:
-    """Return the row that appends an entry."""
-    return Row(_KIND, NEXT_NUMBER, {"name": fence.name, **fence.binding._asdict()})
+def _written_ms(fields: Fields) -> int:
+    """Return when an entry was appended, in ms since 1970.
+
+    A release, or a takeover of a name in use, is a new entry with the time of an old grant.
+    """
+    return int(fields["at_ms"] if "at_ms" in fields else fields["granted_ms"])
 
 
 def _fence(fields: Fields) -> Fence:

@@ -13,7 +13,7 @@ from pidlease.coordination.journal.journal import (
     JournalError,
     Row,
 )
-from pidlease.coordination.journal.journal_fences import JournalFences, fence_row
+from pidlease.coordination.journal.journal_fences import JournalFences
 from pidlease.coordination.name_bindings import (
     Binding,
     BindingChange,
@@ -76,7 +76,7 @@ class JournalNames(NameBindings):
         rows = [name_row(name, binding) for name, binding in after.items()]
         granted = [Fence(name, binding) for name, binding in after.items() if binding is not None]
         if self._fences is not None:
-            rows += map(fence_row, granted)
+            rows += [self._fences.row(each) for each in granted]
         try:
             self._journal.put(rows, expected)
             if self._fences is not None:

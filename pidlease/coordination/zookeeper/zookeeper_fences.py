@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -35,6 +35,7 @@ from pidlease.coordination.fence_log import (
 )
 from pidlease.coordination.name_bindings import Binding
 from pidlease.coordination.zookeeper.zookeeper_connection import Write, ZooKeeper, ZooKeeperError
+from pidlease.observability.loggers import Logger
 
 #: How long other servers may win before an attempt fails, in seconds.
 _CONTENTION_SECONDS: Final = 10.0
@@ -43,6 +44,8 @@ _REMOVED_MAX: Final = 20
 #: What a transaction's other parts get if one of them failed.
 _FOLLOWED: Final = (RolledBackError, RuntimeInconsistency)
 _LOST_RACE: Final = (BadVersionError, NodeExistsError, NoNodeError)
+
+_log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,25 @@ class _Tail:
     fences: tuple[Fence, ...]
 
 
+class _Node(NamedTuple):
+    """A node as it was read.
+
+    Attributes:
+        version: of its content.
+        written_ms: when the last entry was appended, in ms since 1970, by ZooKeeper's clock.
+    """
+
+    fences: list[Fence]
+    version: int
+    written_ms: int
+
+
 class ZooKeeperFences(FenceLog):
     """The fence log in ZooKeeper.
 
     Parameters:
         clock_ms: the time, in ms since 1970.
-        keep_ms: nodes with older grants only may be removed.
+        keep_ms: nodes with older entries only may be removed.
     """
 
     def __init__(self, zookeeper: ZooKeeper, clock_ms: Callable[[], int], keep_ms: int) -> None:
@@ -105,25 +121,26 @@ class ZooKeeperFences(FenceLog):
         except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
             raise self._error(error) from error
         skipped = position.entry if numbers[0] == position.node else 0
-        found = [each for fences, _ in nodes for each in fences][skipped:]
-        return found, FencePosition(numbers[-1], len(nodes[-1][0]))
+        found = [each for node in nodes for each in node.fences][skipped:]
+        return found, FencePosition(numbers[-1], len(nodes[-1].fences))
 
     def _numbers(self) -> list[int]:
         return sorted(map(int, self._zookeeper.children(self._folder)))
 
-    def _read(self, number: int) -> tuple[list[Fence], int]:
+    def _read(self, number: int) -> _Node:
         node = self._zookeeper.node(self._node(number))
         if node is None:
             raise NoNodeError(self._node(number))
         rows = json.loads(node[0])["fences"]
-        return [Fence(str(name), Binding(*map(int, rest))) for name, *rest in rows], node[1].version
+        fences = [Fence(str(name), Binding(*map(int, rest))) for name, *rest in rows]
+        return _Node(fences, node[1].version, node[1].mtime)
 
     def _read_tail(self) -> _Tail:
         numbers = self._numbers()
         if not numbers:
             return _Tail(0, -1, ())
-        fences, version = self._read(numbers[-1])
-        return _Tail(numbers[-1], version, tuple(fences))
+        node = self._read(numbers[-1])
+        return _Tail(numbers[-1], node.version, tuple(node.fences))
 
     def _node(self, number: int) -> str:
         return f"{self._folder}/{number:010d}"
@@ -173,7 +190,7 @@ class ZooKeeperFences(FenceLog):
             if not failed:
                 self._tail = after
                 if after.number != tail.number:
-                    self._remove_old()
+                    self._try_to_remove_old()
                 return [None] * len(writes)
             own = results[: len(log)]
             if any(isinstance(each, _LOST_RACE) for each in own):
@@ -207,16 +224,26 @@ class ZooKeeperFences(FenceLog):
             self._zookeeper.ensure(self._folder)
             self._prepared = True
 
+    def _try_to_remove_old(self) -> None:
+        try:
+            self._remove_old()
+        except (ZooKeeperError, KazooException, ValueError) as error:
+            # The grant is stored. The next removal tries again.
+            _log.warning("old fences of names could not be removed", error=str(self._error(error)))
+
     def _remove_old(self) -> None:
-        """Remove the oldest nodes with old grants only; never the last one."""
+        """Remove the oldest nodes with old entries only; never the last one.
+
+        A release, or a takeover of a name in use, is a new entry with the time of an old grant.
+        """
         before_ms = self._clock_ms() - self._keep_ms
         for number in self._numbers()[:-1][:_REMOVED_MAX]:
-            fences, version = self._read(number)
-            if any(each.binding.granted_ms >= before_ms for each in fences):
+            node = self._read(number)
+            if node.written_ms >= before_ms:
                 return
             path = self._node(number)
             try:
-                self._zookeeper.call(Write(path, None, version).send)
+                self._zookeeper.call(Write(path, None, node.version).send)
             except _LOST_RACE:
                 return
 

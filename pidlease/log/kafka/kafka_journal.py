@@ -584,10 +584,12 @@ class KafkaJournal(Journal, Ownership):
         if row.fields is None:
             rows.pop(row.id, None)
         elif row.kind == _FORMAT and row.fields.get("version") != _VERSION:
-            raise JournalError(
+            # For good: a later read would go on after the rows that were not applied.
+            self.ended = (
                 f"{SERVED_TOPIC} has format {row.fields.get('version')}, and this server reads"
                 f" {_VERSION}: a newer server has served the cluster"
             )
+            raise JournalError(self.ended)
         else:
             rows[row.id] = row.fields  # in place: threads read the rows meanwhile
         for changed in self._watchers.get(row.kind, ()):

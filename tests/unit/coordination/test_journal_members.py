@@ -1,10 +1,12 @@
 """Members, their map and the fence log, in a journal that several servers read and put."""
 
+from collections.abc import Callable
+
 import pytest
 
 from pidlease.coordination.fence_log import Fence, FenceLogError, FencePosition
 from pidlease.coordination.journal import journal_fences
-from pidlease.coordination.journal.journal import OWNER
+from pidlease.coordination.journal.journal import NEXT_NUMBER, OWNER, Row
 from pidlease.coordination.journal.journal_fences import JournalFences
 from pidlease.coordination.journal.journal_members import JournalMembers
 from pidlease.coordination.journal.journal_names import JournalNames
@@ -179,8 +181,10 @@ def test_of_two_that_take_a_number_at_once_one_takes_the_next() -> None:
 # ---------------------------------------------------------------------- fences
 
 
-def names_of(rows: MemoryJournal) -> tuple[JournalNames, JournalFences]:
-    fences = JournalFences(rows, lambda: NOW_MS, KEEP_MS)
+def names_of(
+    rows: MemoryJournal, now_ms: Callable[[], int] = lambda: NOW_MS
+) -> tuple[JournalNames, JournalFences]:
+    fences = JournalFences(rows, now_ms, KEEP_MS)
     return JournalNames(rows, fences), fences
 
 
@@ -240,9 +244,11 @@ def test_old_entries_are_removed_and_a_late_reader_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journal_fences, "_APPENDED_MAX", 5)
-    rows = MemoryJournal()
-    names, fences = names_of(rows)
-    grant(names, ["a", "b", "c"], 1, NOW_MS - KEEP_MS - 1)
+    rows, now = MemoryJournal(), [NOW_MS]
+    names, fences = names_of(rows, lambda: now[0])
+    grant(names, ["a", "b", "c"], 1)
+    now[0] += KEEP_MS + 1
+    # Old grants, as releases have them: their entries are new.
     grant(names, ["d", "e"], 10)
     assert fences.read(FencePosition(0, 0)) == ((), None)
     assert fences.read(FencePosition(2, 0)) == ((), None)
@@ -257,8 +263,11 @@ def test_old_entries_are_removed_and_a_late_reader_is_told(
 def test_the_last_entry_stays_however_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one follows its number: no reader misses it."""
     monkeypatch.setattr(journal_fences, "_APPENDED_MAX", 3)
-    names, fences = names_of(MemoryJournal())
-    grant(names, ["a", "b", "c"], 1, NOW_MS - KEEP_MS - 1)
+    rows = MemoryJournal()
+    names, fences = names_of(rows)
+    rows.put(Row("fence", NEXT_NUMBER, {"name": name, **Binding(1, 5, -1, 1)._asdict()})
+             for name in "abc")  # fmt: skip
+    fences.note_appended(3)  # of a version that did not note when
     assert fences.read(FencePosition(1, 0)) == ((), None)
     end = fences.end()
     assert end == FencePosition(3, 0)

@@ -278,6 +278,38 @@ async def test_a_grant_without_a_response_is_not_granted_again_after_a_release(
     assert (await put(server, await ask(server, renew=renew), 0)).status is STORED
 
 
+async def test_a_release_fences_after_the_next_grant_and_a_restart() -> None:
+    """Once the PID was in no binding any more: its producer went on beside the next one."""
+    server = await begin()
+    zombie = await ask(server)
+    assert (await put(server, zombie, 0)).status is STORED
+    await server.engine.naming.release("n")
+    second = await ask(server)
+    assert (second.resume_at, second.pid != zombie.pid) == (0, True)
+    server = await server.kill()
+    assert (await put(server, second, 0)).status is STORED
+    assert (await put(server, zombie, 1)).status is FENCED
+
+
+async def test_a_release_that_was_made_without_a_response_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator's client sends it again, and finds the change made."""
+    server = await begin()
+    await ask(server)
+    bindings = server.engine.naming._bindings
+    change = bindings.change_many
+
+    def twice(changes: Sequence[BindingChange]) -> Any:
+        change(changes)
+        return change(changes)
+
+    monkeypatch.setattr(bindings, "change_many", twice)
+    await server.engine.naming.release("n")
+    with pytest.raises(UnknownNameError):
+        await server.engine.naming.release("n")
+
+
 async def test_a_conflict_takes_none() -> None:
     server = await begin()
     await ask(server)
@@ -405,6 +437,28 @@ async def test_a_name_at_two_servers_is_one_pid() -> None:
     assert (third.pid, third.resume_at) == (first.pid, 100)
     assert (await put(other, first, 100)).status is FENCED
     assert (await put(other, third, 100)).status is STORED
+
+
+async def test_a_pid_that_another_server_has_granted_is_granted_to_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it was kept for the next grant after a release: that producer was fenced at once."""
+    shared = Shared()
+    one, other = await shared.server(), await shared.server()
+    for each in (one, other):
+        each.engine.leases.keeps_fences = True
+    with monkeypatch.context() as patched:
+        lose_responses(one, patched)
+        with pytest.raises(NamesError):
+            await ask(one)
+    await ask(other)
+    one.engine.naming.note_grant("n", shared.names.all()["n"])
+    await other.engine.naming.release("n")
+    second = await ask(other)
+    await other.engine.naming.release("n")
+    third = await ask(one)
+    assert third.pid not in one.engine.leases.fences or third.pid != second.pid
+    assert (await put(one, third, 0)).status is STORED
 
 
 async def test_a_name_of_a_long_run_is_granted_by_a_server_that_saw_nothing_of_it() -> None:

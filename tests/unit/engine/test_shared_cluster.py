@@ -249,6 +249,46 @@ async def test_a_view_that_took_too_long_is_not_used() -> None:
         assert not one.cluster.adrift
 
 
+async def test_a_view_from_before_a_suspension_is_not_used() -> None:
+    """Others may have moved its slots while it stood still, between the read and its use."""
+    shared = Coordinator()
+    async with servers(shared, 1, 2) as (one, two):
+        await all_read([one, two])
+
+        def stand_still() -> None:
+            shared.now += STALLED_SECONDS + 0.1
+            asyncio.get_running_loop().call_soon(one.cluster.note_alive)
+
+        one.link.on_read = stand_still
+        await one.cluster.refresh()
+        assert one.cluster.adrift
+        one.link.on_read = lambda: None
+        await one.cluster.refresh()
+        assert not one.cluster.adrift
+
+
+async def test_a_read_after_the_map_that_fails_is_tried_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Once it ended a start, and those that come after it were left out."""
+    shared = Coordinator()
+    one = server(shared, 1)
+    read = []
+
+    async def fail() -> None:
+        raise LogError("the fences of names cannot be read now")
+
+    async def note() -> None:
+        read.append(1)
+
+    one.cluster.on_read.extend([fail, note])
+    await one.cluster.join()
+    assert (one.owns(), read) == (True, [1])
+    assert "the fences of names cannot be read now" in capsys.readouterr().out
+    await one.cluster.leave()
+    one.cluster.close()
+
+
 async def test_a_slot_that_went_away_and_came_back_is_not_still_owned() -> None:
     shared = Coordinator()
     async with servers(shared, 1, 2) as (one, two):
