@@ -1,7 +1,8 @@
 """Bounds the bodies of requests before a handler gets them: their length, time and memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -23,14 +24,20 @@ class BodyLimit:
 
     Parameters:
         limit: in bytes.
+        longer: the limits of some paths, if they are others.
         aside: returns True for paths that bound their bodies themselves.
     """
 
     def __init__(
-        self, app: ASGIApp, limit: int, aside: Callable[[str], bool] = lambda _: False
+        self,
+        app: ASGIApp,
+        limit: int,
+        aside: Callable[[str], bool] = lambda _: False,
+        longer: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._app: Final = app
         self._limit: Final = limit
+        self._longer: Final = longer
         self._aside: Final = aside
         self._memory: Final = ByteBudget(_MEMORY_BYTES)
 
@@ -39,11 +46,12 @@ class BodyLimit:
         if scope["type"] != "http" or self._aside(scope["path"]) or not _has_body(scope):
             await self._app(scope, receive, send)
             return
+        limit = self._longer.get(scope["path"], self._limit)
         # Read the whole body first: no request is refused after a handler has begun to work.
         with ExitStack() as stack:
             try:
                 held = stack.enter_context(HeldBytes(self._memory))
-                body = await read_body(receive, b"", self._limit, held)
+                body = await read_body(receive, b"", limit, held)
             except RefusedError as error:
                 await refusal(error.problem, str(error), error.field)(scope, receive, send)
                 return

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
+from pidlease.coordination.journal.put_request import PUT_PATH
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.http_api.record_messages import (
@@ -41,6 +42,8 @@ from proxy.http.topic_routes import add_topic_handlers, topic_router
 
 #: The longest body of a request: a batch of a thousand leases takes a third of it.
 _BODY_BYTES_MAX: Final = 1 << 20
+#: The longest rows that another server may put: a common file before and after a change.
+_ROWS_BYTES_MAX: Final = 4 << 20
 #: What web pages of other origins may use.
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _HEADERS: Final = (
@@ -124,7 +127,9 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     app.include_router(console_router(engine, console or ConsoleSources()))
     app.include_router(stream_routes.router)
     aside = lambda path: reads_own_body(path) or stream_routes.is_stream(path)  # noqa: E731
-    app.add_middleware(BodyLimit, limit=_BODY_BYTES_MAX, aside=aside)
+    app.add_middleware(
+        BodyLimit, limit=_BODY_BYTES_MAX, aside=aside, longer={PUT_PATH: _ROWS_BYTES_MAX}
+    )
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=_METHODS,

@@ -156,6 +156,11 @@ async def test_only_servers_put_the_coordinators_rows(tmp_path: Path) -> None:
         async with api.client(certificate=_certificate(_SERVER)) as server:
             found = await server.post(PUT_PATH, json=rows, headers={FORWARDED: "1"})
             assert (found.status_code, found.text) == (421, "this server keeps no rows")
+            # The longest common file, before and after a change.
+            both = [["file", "acls", {"text": each * 900_000}] for each in "ab"]
+            long = rows | {"rows": both[1:], "expected": both[:1]}
+            found = await server.post(PUT_PATH, json=long, headers={FORWARDED: "1"})
+            assert (found.status_code, found.text) == (421, "this server keeps no rows")
 
 
 @pytest.mark.parametrize("named", [

@@ -155,6 +155,11 @@ def test_servers_that_share_and_one_that_does_not_keep_each_other_out(connect: C
     assert members.read().stranger == ""
     claim = ZooKeeperOwnership(alone, CLUSTER, "alone:1", "folder")
     assert claim.claim() == "several"
+    # For a moment after one of them has left, none of the others has made the claim again.
+    owner = zookeeper.path(f"owners/{CLUSTER}/owner")
+    zookeeper.call(lambda client: client.delete_async(owner))
+    assert claim.claim() == "several"
+    assert members.read().stranger == ""
     members.leave()
     assert claim.claim() == ""
     assert claim.still()

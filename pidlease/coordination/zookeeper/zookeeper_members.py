@@ -36,10 +36,9 @@ from pidlease.coordination.members import (
     replaced_by,
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooKeeperError
+from pidlease.coordination.zookeeper.zookeeper_ownership import SEVERAL
 from pidlease.core.slots import EMPTY_MAP, SlotMap
 
-#: The owner's name while several servers are active.
-_SEVERAL: Final = "several"
 #: How often a contended node id is tried.
 _ATTEMPTS_MAX: Final = 100
 #: How often a member's node is taken from the session of an earlier process.
@@ -198,7 +197,7 @@ class ZooKeeperMembers(Members):
 
     def _claim(self) -> str:
         """Hold the claim to the cluster for all members; return the name of another's server."""
-        data = json.dumps({"server": _SEVERAL, "folder": ""}).encode()
+        data = json.dumps({"server": SEVERAL, "folder": ""}).encode()
         found = self._zookeeper.node(self._owner)
         if found is None:
             self._zookeeper.ensure(self._owner.rpartition("/")[0])
@@ -209,8 +208,8 @@ class ZooKeeperMembers(Members):
                 self._zookeeper.check_not_moved()
             except NodeExistsError:
                 found = self._zookeeper.node(self._owner)
-        server = _SEVERAL if found is None else str(json.loads(found[0]).get("server"))
-        return "" if server == _SEVERAL else server
+        server = SEVERAL if found is None else str(json.loads(found[0]).get("server"))
+        return "" if server == SEVERAL else server
 
     @override
     def slots(self) -> SlotMap:

@@ -21,6 +21,10 @@ from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper, ZooK
 _OWN_CHANGES: Final = 2
 
 
+#: The owner's name while several servers are active.
+SEVERAL: Final = "several"
+
+
 class ZooKeeperOwnership(Ownership):
     """One server's claim to a Kafka cluster.
 
@@ -35,6 +39,7 @@ class ZooKeeperOwnership(Ownership):
         self._zookeeper: Final = zookeeper
         self._root: Final = zookeeper.path(f"owners/{cluster}")
         self._node: Final = f"{self._root}/owner"
+        self._members: Final = zookeeper.path(f"shared/{cluster}/members")
         self._server: Final = server
         self._folder: Final = folder
         self._changes = -1
@@ -55,6 +60,10 @@ class ZooKeeperOwnership(Ownership):
                     self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
                         return "another server"
+            if self._has_members():
+                # They have no claim for a moment, after the one with it has left.
+                self._zookeeper.call(lambda client: client.delete_async(self._node))
+                return SEVERAL
             self._zookeeper.check_not_moved()
             self._changes = self._count_changes()
         except (ZooKeeperError, KazooException, ValueError) as error:
@@ -93,6 +102,11 @@ class ZooKeeperOwnership(Ownership):
         except NodeExistsError:
             return False
         return True
+
+    def _has_members(self) -> bool:
+        """Whether servers with --shared serve the cluster."""
+        known = self._zookeeper.node(self._members) is not None
+        return known and bool(self._zookeeper.children(self._members))
 
     def _owner(self) -> tuple[int, dict[str, Any], int] | None:
         """Return the session that made the node, the node's fields, and its version."""
