@@ -46,7 +46,7 @@ class Binding(NamedTuple):
         return _RELEASED_FROM - self.former if self.former <= _RELEASED_FROM else -1
 
     def after_release_of(self, pid: int) -> "Binding":
-        """Return this binding with the PID whose release came before it."""
+        """Return this binding, as a grant after the release of a PID."""
         return self._replace(former=_RELEASED_FROM - pid)
 
 
