@@ -317,8 +317,8 @@ SECURITY: Final = (
     Mutant(
         "refused items of a request are passed on",
         _APIS,
-        "        kept = tuple(item for item, code in decided if code is None)\n",
-        "        kept = tuple(item for item, code in decided)\n",
+        "            if code is None:\n                kept.append(item)\n",
+        "            kept.append(item)\n            if code is None:\n                pass\n",
         (f"{_MATRIX}::test_a_part_is_refused_and_the_rest_is_passed_on",),
     ),
     Mutant(

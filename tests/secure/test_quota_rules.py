@@ -15,6 +15,7 @@ from pidlease.kafka.codec.produce import (
     read_produce_request,
     write_produce_response,
 )
+from pidlease.kafka.codec.time_slices import at_once
 from pidlease.storage.files import RealFiles
 from proxy.kafka.access.refused_responses import refused_response
 from proxy.kafka.access.throttle_time import has_throttle_time, with_throttle_time
@@ -246,7 +247,7 @@ def test_every_response_says_for_how_long(key: int, version: int) -> None:
         request = read_produce_request(frame, header.body, version)
         answer = write_produce_response(version, 7, request, [PartitionResponse(0, 5, 0)])
     else:
-        answer = refused_response(header, read_request(header, frame), ErrorCode.none)
+        answer = at_once(refused_response(header, read_request(header, frame), ErrorCode.none))
     has = hasattr(decode_response(key, version, answer)[1], "throttle_time")
     assert has_throttle_time(key, version) == has
     whole = INT32.pack(len(answer)) + answer

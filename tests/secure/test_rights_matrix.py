@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka import api
 from pidlease.kafka.codec.messages import read_request
 from pidlease.kafka.codec.primitives import read_request_header
+from pidlease.kafka.codec.time_slices import at_once
 from proxy.kafka.access.refused_responses import refused_response
 from proxy.kafka.access.request_rights import RULES
 from proxy.kafka.access.secure_connection import SecureConnection
@@ -115,7 +116,7 @@ class _Inner:
         request = read_request(header, frame)
         if header.api_key != api.API_METADATA or request.topics:  # brokers are for everyone
             self.seen.append((header, bytes(frame)))
-        return refused_response(header, request, ErrorCode.none)
+        return at_once(refused_response(header, request, ErrorCode.none))
 
     def restrict_produce(self, guard: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Reads kio's entities from untrusted bytes.
+"""Reads kio's entities from untrusted bytes, and writes large ones in steps.
 
 kio describes every message. But kio's own reader trusts a length before it checks how many bytes
 there are: a message of twenty bytes can make it allocate gigabytes. And it rejects unknown tags.
@@ -8,6 +8,7 @@ skips unknown tags.
 
 import asyncio
 import dataclasses
+import io
 import types
 import typing
 import uuid
@@ -17,13 +18,17 @@ from functools import cache, partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_writer
 
-from pidlease.kafka.codec.primitives import FLOAT64, MalformedError, Reader
+from pidlease.kafka.codec.primitives import FLOAT64, MalformedError, Reader, write_array
 from pidlease.kafka.codec.time_slices import TimeSlices
 
 _Read = Callable[[Reader], Any]
 #: Array elements that are read before other tasks run.
 _AT_ONCE: Final = 256
+#: A longer array of entities is written in steps, each of about so many bytes.
+_ROWS_AT_ONCE: Final = 16
+_STEP_BYTES: Final = 8 << 10
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -132,6 +137,63 @@ def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any
             if reader.at != end:
                 raise MalformedError(f"tagged field {field.name} is not of its size")
         reader.at = end
+
+
+# ---------------------------------------------------------------------- writing
+
+
+async def write_entity_slowly(entity: _Entity) -> bytes:
+    """Encode one entity, with all that is nested in it; let other tasks run in between."""
+    return await _write_slowly(entity, TimeSlices(_STEP_BYTES))
+
+
+async def _write_slowly(entity: _Entity, turns: TimeSlices) -> bytes:
+    name = next((each for each in _row_arrays(type(entity)) if _is_long(entity, each)), "")
+    if not name:
+        return write_entity(entity)
+    rows = getattr(entity, name)
+    row = dataclasses.replace(rows[0], **dict.fromkeys(_row_arrays(type(rows[0])), ()))
+    none, one = [
+        await _write_slowly(dataclasses.replace(entity, **{name: some}), turns)
+        for some in ((), (row,))
+    ]
+    # Without rows, the array is only its count. There, at its last byte, the two differ first.
+    size = len(write_array(0, flexible=entity.__flexible__))
+    at = next(each for each in range(len(none)) if none[each] != one[each])
+    parts = [none[: at + 1 - size], write_array(len(rows), flexible=entity.__flexible__)]
+    for row in rows:
+        parts.append(await _write_slowly(row, turns))
+        if turns.due(len(parts[-1])):
+            await asyncio.sleep(0)
+    return b"".join((*parts, none[at + 1 :]))
+
+
+def _is_long(entity: _Entity, array: str) -> bool:
+    rows = getattr(entity, array) or ()
+    return len(rows) > _ROWS_AT_ONCE or any(
+        _is_long(row, each) for row in rows for each in _row_arrays(type(row))
+    )
+
+
+def write_entity(entity: _Entity) -> bytes:
+    """Encode one entity, with all that is nested in it."""
+    stream = io.BytesIO()
+    entity_writer(type(entity))(stream, entity)
+    return stream.getvalue()
+
+
+@cache
+def _row_arrays(kind: type) -> tuple[str, ...]:
+    """Return the names of a class's arrays of entities."""
+    hints = typing.get_type_hints(kind)
+    arrays = ((each, _array_hint(hints[each.name])) for each in dataclasses.fields(kind))
+    return tuple(
+        field.name
+        for field, hint in arrays
+        if hint is not None
+        and dataclasses.is_dataclass(typing.get_args(hint)[0])
+        and "tag" not in field.metadata
+    )
 
 
 @cache

@@ -17,7 +17,6 @@ from typing import Any, Final
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.schema.index import PayloadEntityType, api_key_map
-from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from pidlease.kafka.api import (
@@ -26,7 +25,12 @@ from pidlease.kafka.api import (
     API_METADATA,
     CLIENT_ID,
 )
-from pidlease.kafka.codec.entities import read_entity, read_entity_slowly
+from pidlease.kafka.codec.entities import (
+    read_entity,
+    read_entity_slowly,
+    write_entity,
+    write_entity_slowly,
+)
 from pidlease.kafka.codec.primitives import (
     INT32,
     MalformedError,
@@ -123,17 +127,15 @@ def _end(header: RequestHeader, reader: Reader, request: Any) -> None:
     reader.end()
 
 
-def write_request(header: RequestHeader, frame: bytearray, request: Any) -> bytearray:
-    """Return a request with another body.
+async def write_request(header: RequestHeader, frame: bytearray, request: Any) -> bytearray:
+    """Return a request with another body; if it is long, let other tasks run meanwhile.
 
     Parameters:
         frame: the request; its header is kept.
         request: the body, as kio's entity.
     """
-    stream = io.BytesIO()
-    entity_writer(type(request))(stream, request)
     tags = b"\0" if request.__flexible__ else b""
-    return frame[: header.body] + tags + stream.getvalue()
+    return frame[: header.body] + tags + await write_entity_slowly(request)
 
 
 def response_class(api_key: int, version: int) -> Any:
@@ -179,10 +181,7 @@ class Response:
 
     def row(self, name: str, /, **values: object) -> bytes:
         """Encode a nested struct; names as for `part`."""
-        part = self.part(name, **values)
-        stream = io.BytesIO()
-        entity_writer(type(part))(stream, part)
-        return stream.getvalue()
+        return write_entity(self.part(name, **values))
 
     def encode_rows(
         self, correlation_id: int, rows: Sequence[bytes], count: int, fields: bytes = b""
@@ -200,18 +199,15 @@ class Response:
 
     def encode(self, correlation_id: int, **values: object) -> bytes:
         """Encode a response, with its header."""
-        return self.encode_entity(
-            correlation_id, _build(self._kind, {"throttle_time": _NO_TIME, **values})
-        )
+        entity = _build(self._kind, {"throttle_time": _NO_TIME, **values})
+        return self._header(correlation_id) + write_entity(entity)
 
-    def encode_entity(self, correlation_id: int, entity: Any) -> bytes:
-        """Encode a response given as kio's entity, with its header."""
-        stream = io.BytesIO()
-        stream.write(correlation_id.to_bytes(4, "big", signed=True))
-        if self._tagged_header:
-            stream.write(b"\0")
-        entity_writer(type(entity))(stream, entity)
-        return stream.getvalue()
+    async def encode_slowly(self, correlation_id: int, entity: Any) -> bytes:
+        """Encode a response given as kio's entity; if it is long, let other tasks run meanwhile."""
+        return self._header(correlation_id) + await write_entity_slowly(entity)
+
+    def _header(self, correlation_id: int) -> bytes:
+        return INT32.pack(correlation_id) + (b"\0" if self._tagged_header else b"")
 
 
 # ---------------------------------------------------------------------- requests to Kafka
@@ -253,8 +249,7 @@ class Request:
         stream.write(self._client_id)
         if self._kind.__flexible__:
             stream.write(b"\0")
-        entity_writer(self._kind)(stream, entity)
-        return stream.getvalue()
+        return stream.getvalue() + write_entity(entity)
 
     def decode(self, frame: bytearray) -> Any:
         """Read the response.
@@ -271,6 +266,8 @@ class Request:
         Raises:
             UpstreamNonsenseError: the bytes are not a response of this version.
         """
+        if len(frame) <= _AT_ONCE_BYTES:
+            return self.decode(frame)
         with self._reading(frame) as reader:
             return await read_entity_slowly(self._response, reader)
 

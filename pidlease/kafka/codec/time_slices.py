@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Coroutine, Hashable, Iterable
+from typing import Any, Final, TypeVar
 
 _Thing = TypeVar("_Thing", bound=Hashable)
+_Result = TypeVar("_Result")
 
 #: Steps of about a microsecond each: so many do not delay other tasks noticeably.
 STEPS_AT_ONCE: Final = 500
@@ -36,6 +37,16 @@ class TimeSlices:
             return False
         self._left = self._steps
         return True
+
+
+def at_once(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Do short work without a task: it awaits nothing but `asyncio.sleep(0)`, which ends here."""
+    while True:
+        try:
+            if work.send(None) is not None:
+                raise RuntimeError("the work waits for something")
+        except StopIteration as ended:
+            return ended.value  # type: ignore[no-any-return]
 
 
 async def counted(things: Iterable[_Thing]) -> Counter[_Thing]:

@@ -2,14 +2,16 @@
 
 A response to a refused request repeats what the request names, with an error code for each: Kafka's
 `getErrorResponse`. Requests and responses call the same thing by the same name, with the
-exceptions below; all other fields get the value for "nothing".
+exceptions below; all other fields get the value for "nothing". A request may name very much, so
+other tasks run in between.
 """
 
+import asyncio
 import dataclasses
 import types
 import typing
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import cache
@@ -20,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from pidlease.kafka.api import API_ALTER_USER_SCRAM_CREDENTIALS
 from pidlease.kafka.codec.messages import Request, Response, response_class
 from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.codec.time_slices import TimeSlices
 
 _CODES: Final = frozenset(("error_code", "partition_error_code"))
 _MESSAGE: Final = "error_message"
@@ -42,6 +45,8 @@ _LEFT_OUT: Final = frozenset(("configs", "members", "producer_id", "producer_epo
 _ELEMENT: Final = frozenset(
     ("name", "user", "group_id", "key", "transactional_id", "partition_index")
 )
+#: What a row takes, in steps of `TimeSlices`.
+_ROW_STEPS: Final = 10
 #: Stands for the schema's default.
 _DEFAULT: Final = object()
 _NOTHING: Final[Mapping[type, object]] = {
@@ -55,7 +60,7 @@ _NOTHING: Final[Mapping[type, object]] = {
 }
 
 
-def refused_response(
+async def refused_response(
     header: RequestHeader,
     request: Any,
     code: ErrorCode,
@@ -64,17 +69,18 @@ def refused_response(
     if header.api_key == API_ALTER_USER_SCRAM_CREDENTIALS:
         # Its rows come from two arrays of the request.
         named = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
-        return refused_rows(header, "results", [(name, code) for name in named])
+        return await refused_rows(header, "results", [(name, code) for name in named])
     response = Response(header.api_key, header.version)
-    entity = _mirrored(response_class(header.api_key, header.version), request, code)
-    return response.encode_entity(header.correlation_id, entity)
+    kind = response_class(header.api_key, header.version)
+    entity = await _mirrored(kind, request, code, TimeSlices())
+    return await response.encode_slowly(header.correlation_id, entity)
 
 
-def with_refused(
+async def with_refused(
     header: RequestHeader,
     answer: bytes,
     field: str,
-    refused: Sequence[tuple[Any, ErrorCode]],
+    refused: Iterable[tuple[Any, ErrorCode]],
 ) -> bytes:
     """Return a response with more rows, for the items of the request that were refused.
 
@@ -83,29 +89,28 @@ def with_refused(
         field: the response's array.
         refused: the request's items, and their errors.
     """
-    kind = response_class(header.api_key, header.version)
-    entity = Request(header.api_key, header.version).decode(bytearray(answer))
-    row = element_class(kind, field)
-    rows = [_mirrored(row, item, code) for item, code in refused]
-    changed = dataclasses.replace(entity, **{field: (*getattr(entity, field), *rows)})
-    return Response(header.api_key, header.version).encode_entity(header.correlation_id, changed)
+    entity = await Request(header.api_key, header.version).decode_slowly(bytearray(answer))
+    return await _encoded(header, entity, field, refused)
 
 
-def refused_rows(
-    header: RequestHeader, field: str, refused: Sequence[tuple[Any, ErrorCode]]
+async def refused_rows(
+    header: RequestHeader, field: str, refused: Iterable[tuple[Any, ErrorCode]]
 ) -> bytes:
     """Return a response that has nothing but rows for refused items."""
     kind = response_class(header.api_key, header.version)
-    row = element_class(kind, field)
-    entity = _mirrored(kind, None, ErrorCode.none)
-    rows = tuple(_mirrored(row, item, code) for item, code in refused)
-    entity = dataclasses.replace(entity, **{field: rows})
-    return Response(header.api_key, header.version).encode_entity(header.correlation_id, entity)
+    entity = await _mirrored(kind, None, ErrorCode.none, TimeSlices())
+    return await _encoded(header, entity, field, refused)
 
 
-def refused_row(kind: Any, source: Any, code: ErrorCode) -> Any:
-    """Return one row with an error, of a given class."""
-    return _mirrored(kind, source, code)
+async def _encoded(
+    header: RequestHeader, entity: Any, field: str, refused: Iterable[tuple[Any, ErrorCode]]
+) -> bytes:
+    """Encode a response, with more rows for refused items."""
+    row, turns = element_class(type(entity), field), TimeSlices()
+    rows = [await _mirrored(row, item, code, turns) for item, code in refused]
+    changed = dataclasses.replace(entity, **{field: (*getattr(entity, field), *rows)})
+    response = Response(header.api_key, header.version)
+    return await response.encode_slowly(header.correlation_id, changed)
 
 
 @cache
@@ -118,6 +123,7 @@ def element_class(kind: type, field: str) -> Any:
     return _element(_hints(kind)[field])
 
 
+@cache
 def _element(hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         found = (_element(each) for each in typing.get_args(hint))
@@ -127,7 +133,9 @@ def _element(hint: Any) -> Any:
     return None
 
 
-def _mirrored(kind: Any, source: Any, code: ErrorCode) -> Any:
+async def _mirrored(kind: Any, source: Any, code: ErrorCode, turns: TimeSlices) -> Any:
+    if turns.due(_ROW_STEPS):
+        await asyncio.sleep(0)
     hints = _hints(kind)
     is_entity = dataclasses.is_dataclass(source)
     values: dict[str, object] = {}
@@ -140,13 +148,13 @@ def _mirrored(kind: Any, source: Any, code: ErrorCode) -> Any:
         elif not is_entity and source is not None and name in _ELEMENT:
             values[name] = source
         else:
-            value = _value(name, hint, source if is_entity else None, code)
+            value = await _value(name, hint, source if is_entity else None, code, turns)
             if value is not _DEFAULT or field.default is dataclasses.MISSING:
-                values[name] = _nothing(hint) if value is _DEFAULT else value
+                values[name] = await _nothing(hint) if value is _DEFAULT else value
     return kind(**values)
 
 
-def _value(name: str, hint: Any, source: Any, code: ErrorCode) -> object:
+async def _value(name: str, hint: Any, source: Any, code: ErrorCode, turns: TimeSlices) -> object:
     names = (each for each in _NAMES.get(name, (name,)) if hasattr(source, each))
     own = next(names, None)
     element = _element(hint)
@@ -157,16 +165,16 @@ def _value(name: str, hint: Any, source: Any, code: ErrorCode) -> object:
         return found
     if not dataclasses.is_dataclass(element):
         return found or ()
-    return tuple(_mirrored(element, each, code) for each in found or ())
+    return tuple([await _mirrored(element, each, code, turns) for each in found or ()])
 
 
-def _nothing(hint: Any) -> object:
+async def _nothing(hint: Any) -> object:
     if type(None) in typing.get_args(hint):
         return None
     if _element(hint) is not None:
         return ()
     if dataclasses.is_dataclass(hint):
-        return _mirrored(hint, None, ErrorCode.none)
+        return await _mirrored(hint, None, ErrorCode.none, TimeSlices())
     kind = getattr(hint, "__supertype__", hint)
     while not isinstance(kind, type):
         kind = kind.__supertype__

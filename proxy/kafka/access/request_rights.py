@@ -4,7 +4,7 @@ An API without a row here is refused, and a test fails for it.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -65,7 +65,7 @@ _TRANSACTION_KEY: Final = 1
 _TOPIC_RESOURCE: Final = 2
 
 #: Whether the client has a right; for lists, a refusal is not audited.
-Allowed = Callable[[Right], bool]
+Allowed = Callable[[Right], Awaitable[bool]]
 
 
 class Need(NamedTuple):
@@ -98,14 +98,14 @@ class Rule(NamedTuple):
     items: tuple[str, ...] = ()
     item: Callable[[Any, Any], Need] | None = None
     answers: str = ""
-    hidden: Callable[[Any, Allowed], Any] | None = None
+    hidden: Callable[[Any, Allowed], Awaitable[Any]] | None = None
     together: bool = False
     own: str = ""
     anyone: bool = False
 
-    def needs(self, request: Any) -> Sequence[Need]:
+    def needs(self, request: Any) -> Iterable[Need]:
         """Return what a request needs as a whole."""
-        return tuple(self.whole(request)) if self.whole is not None else ()
+        return self.whole(request) if self.whole is not None else ()
 
     def array(self, request: Any) -> str:
         """Return the name of the array of items in this version; empty: there is none."""
@@ -201,42 +201,42 @@ def _consumer_heartbeat(request: Any) -> Iterable[Need]:
 # ---------------------------------------------------------------------- lists
 
 
-def _may(operation: Operation, kind: ResourceKind, allowed: Allowed) -> Callable[[str], bool]:
+def _may(
+    operation: Operation, kind: ResourceKind, allowed: Allowed
+) -> Callable[[str], Awaitable[bool]]:
     return lambda name: allowed(Right(operation, kind, name))
 
 
-def _listed_groups(response: Any, allowed: Allowed) -> Any:
-    if allowed(Right(Operation.DESCRIBE, ResourceKind.CLUSTER)):
+async def _listed_groups(response: Any, allowed: Allowed) -> Any:
+    if await allowed(Right(Operation.DESCRIBE, ResourceKind.CLUSTER)):
         return response
     seen = _may(Operation.DESCRIBE, ResourceKind.GROUP, allowed)
-    return dataclasses.replace(
-        response, groups=tuple(each for each in response.groups if seen(each.group_id))
-    )
+    groups = [each for each in response.groups if await seen(each.group_id)]
+    return dataclasses.replace(response, groups=tuple(groups))
 
 
-def _listed_transactions(response: Any, allowed: Allowed) -> Any:
+async def _listed_transactions(response: Any, allowed: Allowed) -> Any:
     seen = _may(Operation.DESCRIBE, ResourceKind.TRANSACTIONAL_ID, allowed)
-    states = tuple(each for each in response.transaction_states if seen(each.transactional_id))
-    return dataclasses.replace(response, transaction_states=states)
+    states = [each for each in response.transaction_states if await seen(each.transactional_id)]
+    return dataclasses.replace(response, transaction_states=tuple(states))
 
 
-def _topics_of_transactions(response: Any, allowed: Allowed) -> Any:
+async def _topics_of_transactions(response: Any, allowed: Allowed) -> Any:
     seen = _may(Operation.DESCRIBE, ResourceKind.TOPIC, allowed)
-    states = tuple(
-        dataclasses.replace(each, topics=tuple(topic for topic in each.topics if seen(topic.topic)))
-        for each in response.transaction_states
-    )
-    return dataclasses.replace(response, transaction_states=states)
+    states = []
+    for each in response.transaction_states:
+        topics = [topic for topic in each.topics if await seen(topic.topic)]
+        states.append(dataclasses.replace(each, topics=tuple(topics)))
+    return dataclasses.replace(response, transaction_states=tuple(states))
 
 
-def _topics_of_offsets(response: Any, allowed: Allowed) -> Any:
+async def _topics_of_offsets(response: Any, allowed: Allowed) -> Any:
     seen = _may(Operation.DESCRIBE, ResourceKind.TOPIC, allowed)
-    return dataclasses.replace(
-        response, topics=tuple(each for each in response.topics if seen(each.name))
-    )
+    topics = [each for each in response.topics if await seen(each.name)]
+    return dataclasses.replace(response, topics=tuple(topics))
 
 
-def _topics_of_members(response: Any, allowed: Allowed) -> Any:
+async def _topics_of_members(response: Any, allowed: Allowed) -> Any:
     """Remove the members of a group that has a topic which the client may not see, as Kafka."""
     seen = _may(Operation.DESCRIBE, ResourceKind.TOPIC, allowed)
 
@@ -245,12 +245,15 @@ def _topics_of_members(response: Any, allowed: Allowed) -> Any:
         for assignment in (member.assignment, member.target_assignment):
             yield from (each.topic_name for each in assignment.topic_partitions)
 
-    def shown(group: Any) -> Any:
-        if all(seen(topic) for member in group.members for topic in topics(member)):
-            return group
-        return dataclasses.replace(group, error_code=TOPIC_REFUSED, members=())
+    async def shown(group: Any) -> Any:
+        for member in group.members:
+            for topic in topics(member):
+                if not await seen(topic):
+                    return dataclasses.replace(group, error_code=TOPIC_REFUSED, members=())
+        return group
 
-    return dataclasses.replace(response, groups=tuple(map(shown, response.groups)))
+    groups = [await shown(each) for each in response.groups]
+    return dataclasses.replace(response, groups=tuple(groups))
 
 
 # ---------------------------------------------------------------------- the matrix

@@ -1,6 +1,5 @@
-"""A response slot that changes the response before it is sent."""
+"""A response slot that keeps the response, which is changed before it is sent."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -12,19 +11,21 @@ if TYPE_CHECKING:
 
 
 class RewrittenSlot(Slot):
-    """Passes everything on to another slot, and the response through a function.
+    """Passes everything on to another slot, but for the response.
 
     Parameters:
         outer: the request's slot.
-        rewrite: makes the response that is sent.
+
+    Attributes:
+        filled: the response; None: there is none, or not yet.
     """
 
-    __slots__ = ("_outer", "_rewrite")
+    __slots__ = ("_outer", "filled")
 
-    def __init__(self, outer: Slot, rewrite: Callable[[bytes], bytes]) -> None:
+    def __init__(self, outer: Slot) -> None:
         super().__init__(outer.connection, outer.correlation_id, 0)
         self._outer: Final = outer
-        self._rewrite: Final = rewrite
+        self.filled: bytes | None = None
         self.api_key = outer.api_key
 
     @override
@@ -65,6 +66,4 @@ class RewrittenSlot(Slot):
             return
         self.ready = True
         if parts:
-            self._outer.fill(self._rewrite(b"".join(parts)))
-        else:
-            self._outer.fill()
+            self.filled = b"".join(parts)

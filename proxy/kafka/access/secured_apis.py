@@ -6,8 +6,8 @@ others get an error, as in Kafka.
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import cache, partial
 from typing import Any, Final, cast
 
 from kio.schema.errors import ErrorCode
@@ -40,6 +40,7 @@ from pidlease.kafka.codec.messages import (
     write_request,
 )
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
+from pidlease.kafka.codec.time_slices import TimeSlices, at_once
 from proxy.kafka.access.acls_api import AclsApi
 from proxy.kafka.access.audited_changes import AUDITED, changes
 from proxy.kafka.access.metered_connection import MeteredSlot
@@ -51,10 +52,8 @@ from proxy.kafka.access.refused_responses import (
     with_refused,
 )
 from proxy.kafka.access.request_rights import (
-    CLUSTER_REFUSED,
     RULES,
     TOPIC_REFUSED,
-    Need,
     Rule,
     create_rights,
 )
@@ -79,6 +78,12 @@ _AT_ONCE_BYTES: Final = 4 << 10
 _LISTS_MAX: Final = 1000
 #: Topics that are decided about before other tasks run.
 _TOPICS_AT_ONCE: Final = 500
+#: What a decision takes, in steps of `TimeSlices`.
+_DECISION_STEPS: Final = 20
+#: Whether the client has one of several rights; a refusal is audited once for a request.
+_Permits = Callable[..., bool]
+#: Makes another response of a response.
+_Rewrite = Callable[[bytes], Coroutine[Any, Any, bytes]]
 #: Version 0 cannot ask for no topic at all.
 _METADATA_VERSION_MIN: Final = 1
 #: Later versions ask about several groups at once.
@@ -246,24 +251,6 @@ class SecuredApis:
         Raises:
             MalformedError: the frame is not a valid request, or its API has no rule.
         """
-        if header.api_key in AUDITED:
-            note = partial(self._note_changes, slot, header, frame)
-            return self._rewritten(slot, header, frame, note, self._answer)
-        return self._answer(slot, header, frame)
-
-    def _note_changes(
-        self, slot: Slot, header: RequestHeader, frame: bytearray, answer: bytes
-    ) -> bytes:
-        """Write what a request has changed into the audit log; return its response."""
-        request = read_request(header, frame)
-        response = Request(header.api_key, header.version).decode(bytearray(answer))
-        for operation, resource in changes(header.api_key, request, response):
-            self._security.audit.write(
-                "change", *caller_of(slot.connection), operation, resource, "success"
-            )
-        return answer
-
-    def _answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         rule = RULES.get(header.api_key)
         if rule is None:
             raise MalformedError(f"API {header.api_key} has no rule of rights")
@@ -273,26 +260,14 @@ class SecuredApis:
             nothing = slot.bound_fetch(frame)
             if nothing is not None:
                 return nothing
-        if self._authorizer is None:
-            if header.api_key in self._own:
-                # Without ACLs, only a super user may change users.
-                if not self._is_super(slot):
-                    return refused_response(header, read_request(header, frame), CLUSTER_REFUSED)
-                return self._answer_own(slot, header, frame)
+        if self._authorizer is None and header.api_key not in self._own:
             return self._answer_inner(slot, header, frame)
         if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
             return self._inner.answer(slot, header, frame)
         if len(frame) <= _AT_ONCE_BYTES:
-            return self._decide(slot, header, frame, read_request(header, frame))
+            return at_once(self._decide(slot, header, frame))
         cast(SecureConnection, slot.connection).hold()
         return self._decide_slowly(slot, header, frame)
-
-    async def _answer_own(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bytes:
-        request = await read_request_slowly(header, frame)
-        return await self._own[header.api_key](caller_of(slot.connection), header, request)
-
-    def _is_super(self, slot: Slot) -> bool:
-        return caller_of(slot.connection).principal in self._security.config.super_users
 
     def _may_fetch(self, slot: Slot, header: RequestHeader, frame: bytearray) -> bool:
         authorizer, caller = cast(Authorizer, self._authorizer), caller_of(slot.connection)
@@ -310,42 +285,67 @@ class SecuredApis:
         self, slot: Slot, header: RequestHeader, frame: bytearray
     ) -> bytes | None:
         try:
-            request = await read_request_slowly(header, frame)
-            answered = self._decide(slot, header, frame, request)
+            answered = await self._decide(slot, header, frame)
         finally:
             cast(SecureConnection, slot.connection).release()
         return answered if isinstance(answered, bytes) else await answered
 
-    def _decide(
-        self, slot: Slot, header: RequestHeader, frame: bytearray, request: Any
-    ) -> Answered:
+    async def _decide(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        """Answer a request, or refuse it; if it is long, let other tasks run meanwhile."""
+        request = await read_request_slowly(header, frame)
         key = header.api_key
         rule = RULES[key]
         caller = caller_of(slot.connection)
+        permits, turns = self._permits(caller), TimeSlices()
         for need in rule.needs(request):
-            if not self._permits(caller, need):
-                return refused_response(header, request, need.code)
+            if not permits(*need.rights):
+                return await refused_response(header, request, need.code)
+            if turns.due(_DECISION_STEPS):
+                await asyncio.sleep(0)
         if key in self._own:
             return self._own[key](caller, header, request)
         array = rule.array(request)
-        items = getattr(request, array) if array else None
-        if items is None:
-            if key == API_METADATA:
-                return self._list_topics(slot, header, frame, request)
-            return self._answer_shown(slot, header, frame, rule)
-        decided = [(item, self._refusal(caller, rule, request, item)) for item in items]
-        refused = [(item, code) for item, code in decided if code is not None]
+        if array and getattr(request, array) is not None:
+            return await self._decide_items(slot, header, frame, request, permits)
+        if key == API_METADATA:
+            return self._list_topics(slot, header, frame, request)
+        return self._answer_shown(slot, header, frame, rule)
+
+    async def _decide_items(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, request: Any, permits: _Permits
+    ) -> Answered:
+        key, rule, turns = header.api_key, RULES[header.api_key], TimeSlices()
+        array = rule.array(request)
+        kept: list[Any] = []
+        refused: dict[Any, ErrorCode] = {}  # each once, however often it is named
+        for item in getattr(request, array):
+            code = self._refusal(permits, rule, request, item)
+            if code is None:
+                kept.append(item)
+            else:
+                refused[item] = code
+            if turns.due(_DECISION_STEPS):
+                await asyncio.sleep(0)
         if not refused:
             if key == API_OFFSET_FETCH:  # it has a list only if it names no topics
                 return self._inner.answer(slot, header, frame)
             return self._answer_shown(slot, header, frame, rule)
-        kept = tuple(item for item, code in decided if code is None)
         if rule.together or not (kept or key == API_METADATA):
             not_tried = [(item, ErrorCode.operation_not_attempted) for item in kept]
-            return refused_rows(header, rule.answers, [*refused, *not_tried])
-        rest = write_request(header, frame, dataclasses.replace(request, **{array: kept}))
-        add = partial(self._add_refused, header, rule, caller, refused)
-        return self._rewritten(slot, header, rest, add)
+            return await refused_rows(header, rule.answers, [*refused.items(), *not_tried])
+        changed = dataclasses.replace(request, **{array: tuple(kept)})
+        rest = await write_request(header, frame, changed)
+        caller = caller_of(slot.connection)
+        add = partial(self._add_refused, header, rule, caller, refused.items())
+        long = len(frame) > _AT_ONCE_BYTES or None
+        return self._rewritten(slot, header, rest, add, long=long)
+
+    def _permits(self, caller: Caller) -> _Permits:
+        if self._authorizer is None:
+            # Without ACLs, only a super user may change users.
+            is_super = caller.principal in self._security.config.super_users
+            return lambda *_: is_super
+        return cache(partial(self._authorizer.permits, caller))
 
     def _answer_shown(
         self, slot: Slot, header: RequestHeader, frame: bytearray, rule: Rule
@@ -357,6 +357,9 @@ class SecuredApis:
         return self._rewritten(slot, header, frame, hide)
 
     def _answer_inner(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        if header.api_key in AUDITED:
+            note = partial(self._note_changes, slot, header, frame)
+            return self._rewritten(slot, header, frame, note, self._inner.answer, long=False)
         if header.api_key != API_INIT_PRODUCER_ID:
             return self._inner.answer(slot, header, frame)
         token = USER.set(user_of(caller_of(slot.connection).principal))
@@ -365,16 +368,22 @@ class SecuredApis:
         finally:
             USER.reset(token)
 
-    def _permits(self, caller: Caller, need: Need) -> bool:
-        return cast(Authorizer, self._authorizer).permits(caller, *need.rights)
+    async def _note_changes(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, answer: bytes
+    ) -> bytes:
+        """Write what a request has changed into the audit log; return its response.
 
-    def _refusal(
-        self,
-        caller: Caller,
-        rule: Rule,
-        request: Any,
-        item: Any,
-    ) -> ErrorCode | None:
+        It is one step: a client that disconnects must not keep a change out of the log.
+        """
+        request = read_request(header, frame)
+        response = Request(header.api_key, header.version).decode(bytearray(answer))
+        for operation, resource in changes(header.api_key, request, response):
+            self._security.audit.write(
+                "change", *caller_of(slot.connection), operation, resource, "success"
+            )
+        return answer
+
+    def _refusal(self, permits: _Permits, rule: Rule, request: Any, item: Any) -> ErrorCode | None:
         """Return the error of an item that the client has no right to; None: it has."""
         if rule.item is None:
             return TOPIC_REFUSED
@@ -386,19 +395,19 @@ class SecuredApis:
                 return None  # there is no such topic, and the response says so
             named = dataclasses.replace(item, name=found.name)
         need = rule.item(request, named)
-        if not self._permits(caller, need):
+        if not permits(*need.rights):
             return need.code
-        if rule is RULES[API_METADATA] and not self._may_create(caller, request, named.name):
+        if rule is RULES[API_METADATA] and not self._may_create(permits, request, named.name):
             return need.code
         return None
 
-    def _may_create(self, caller: Caller, request: Any, topic: str) -> bool:
+    def _may_create(self, permits: _Permits, request: Any, topic: str) -> bool:
         """Whether a Metadata request for a topic may pass: it would create one that is missing."""
         if topic in self._engine.topics or topic in self._engine.awaited:
             return True
         if not self._config.auto_create or not getattr(request, "allow_auto_topic_creation", True):
             return True
-        return cast(Authorizer, self._authorizer).permits(caller, *create_rights(topic))
+        return permits(*create_rights(topic))
 
     # ------------------------------------------------------------------ lists
 
@@ -418,7 +427,7 @@ class SecuredApis:
             changes: dict[str, Any] = {"topics": tuple(element(name=name, **more) for name in seen)}
             if hasattr(request, "allow_auto_topic_creation"):
                 changes["allow_auto_topic_creation"] = False
-            frame = write_request(header, frame, dataclasses.replace(request, **changes))
+            frame = await write_request(header, frame, dataclasses.replace(request, **changes))
         answered = self._inner.answer(slot, header, frame)
         return answered if isinstance(answered, bytes) else await answered
 
@@ -443,45 +452,62 @@ class SecuredApis:
         self._lists[caller] = versions, found
         return found
 
-    def _hide(self, header: RequestHeader, rule: Rule, caller: Caller, answer: bytes) -> bytes:
+    async def _hide(
+        self, header: RequestHeader, rule: Rule, caller: Caller, answer: bytes
+    ) -> bytes:
         if rule.hidden is None:
             return answer
-        response = Request(header.api_key, header.version).decode(bytearray(answer))
-        authorizer = cast(Authorizer, self._authorizer)
-        shown = rule.hidden(response, partial(authorizer.allows, caller))
-        return Response(header.api_key, header.version).encode_entity(header.correlation_id, shown)
+        response = await Request(header.api_key, header.version).decode_slowly(bytearray(answer))
+        authorizer, turns = cast(Authorizer, self._authorizer), TimeSlices()
 
-    def _add_refused(
+        async def allowed(right: Right) -> bool:
+            if turns.due(_DECISION_STEPS):
+                await asyncio.sleep(0)
+            return authorizer.allows(caller, right)
+
+        shown = await rule.hidden(response, allowed)
+        encoder = Response(header.api_key, header.version)
+        return await encoder.encode_slowly(header.correlation_id, shown)
+
+    async def _add_refused(
         self,
         header: RequestHeader,
         rule: Rule,
         caller: Caller,
-        refused: list[tuple[Any, ErrorCode]],
+        refused: Iterable[tuple[Any, ErrorCode]],
         answer: bytes,
     ) -> bytes:
         if rule.hidden is not None and header.api_key != API_OFFSET_FETCH:
-            answer = self._hide(header, rule, caller, answer)
-        return with_refused(header, answer, rule.answers, refused)
+            answer = await self._hide(header, rule, caller, answer)
+        return await with_refused(header, answer, rule.answers, refused)
 
     def _rewritten(
         self,
         slot: Slot,
         header: RequestHeader,
         frame: bytearray,
-        rewrite: Any,
+        rewrite: _Rewrite,
         handle: Callable[[Slot, RequestHeader, bytearray], Answered] | None = None,
+        *,
+        long: bool | None = None,
     ) -> Answered:
-        """Answer a request; each response goes through a function.
+        """Answer a request; the response goes through a function.
 
         Parameters:
             handle: answers it; None: the inner handlers.
+            long: whether the function may take long; None: for a long response.
         """
-        answered = (handle or self._inner.answer)(RewrittenSlot(slot, rewrite), header, frame)
+        inner = RewrittenSlot(slot)
+        answered = (handle or self._answer_inner)(inner, header, frame)
         if isinstance(answered, bytes):
-            return bytes(rewrite(answered))
+            if long is None:
+                long = len(answered) > _AT_ONCE_BYTES
+            return rewrite(answered) if long else at_once(rewrite(answered))
 
         async def later() -> bytes | None:
             answer = await answered
-            return None if answer is None else rewrite(answer)
+            if answer is None:
+                answer = inner.filled
+            return None if answer is None else await rewrite(answer)
 
         return later()

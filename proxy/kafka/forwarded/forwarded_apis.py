@@ -248,7 +248,7 @@ class ForwardedApis:
         if not _names(request, SERVED_TOPIC, self._cluster.view.topics.get(SERVED_TOPIC)):
             return await forwarded
         forwarded.close()
-        return refused_response(header, request, ErrorCode.topic_authorization_failed)
+        return await refused_response(header, request, ErrorCode.topic_authorization_failed)
 
     # ------------------------------------------------------------------ unchanged requests
 
