@@ -107,6 +107,34 @@ async def test_a_fetch_that_waits_ends_with_a_revocation(tmp_path: Path) -> None
             assert (await alice.fetch("t")).code == _REFUSED
 
 
+async def test_fetches_that_wait_for_their_turn_obey_a_revocation(tmp_path: Path) -> None:
+    """Also one that is for a topic, too, to which the client keeps its right."""
+    kept = allow("alice", _OP.READ, _T, "u")
+    async with secured(tmp_path, _ACLS, [_READ, kept]) as running:
+        await _topics(running, "t", "u")
+        async with await running.login("alice") as alice, await running.login("root") as root:
+            alice.timeout_s = 60
+            for _ in range(3):
+                alice.send(FETCH, 11, **fetched([("t", 0, 0)], wait_ms=50_000))
+            both = [("u", 0, 0), ("t", 0, 0)]
+            alice.send(FETCH, 11, **fetched(both, wait_ms=100))
+            others = [*both, ("absent", 0, 0)]
+            alice.send(FETCH, 11, **fetched(others, wait_ms=100))
+            connection = _of(running, "alice")
+            while connection._poll is None or len(connection._slots) < 5:  # noqa: ASYNC110 - the test has a timeout
+                await asyncio.sleep(0.01)
+            await running.set_acls(kept)
+            assert (await root.produce("t", batch([b"secret"]))).code == 0
+            for _ in range(3):
+                (found,) = fetched_of(await alice.receive())
+                assert (found.code, found.data) == (_REFUSED, b"")
+            for refused in (1, 2):
+                body = await alice.receive()
+                codes = [each.code for each in fetched_of(body)]
+                assert sorted(codes) == [0, *[_REFUSED] * refused]
+                assert not any(each.data for each in fetched_of(body))
+
+
 async def test_metadata_shows_only_what_a_client_may_see(tmp_path: Path) -> None:
     acls = [allow("alice", _OP.READ, _T, "pub", pattern=Pattern.PREFIXED), allow(
         "alice", _OP.ALL, _T, "public-but-one", permission=Permission.DENY)]  # fmt: skip

@@ -1,5 +1,6 @@
-"""A response slot that keeps the response, which is changed before it is sent."""
+"""Response slots of requests whose responses are changed, or checked, before they are sent."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -67,3 +68,39 @@ class RewrittenSlot(Slot):
         self.ready = True
         if parts:
             self.filled = b"".join(parts)
+
+
+class GuardedSlot(RewrittenSlot):
+    """Passes the response on, too, if the client has its rights then.
+
+    Parameters:
+        is_allowed: whether it still has them.
+
+    Attributes:
+        revoked: whether there was a response, and it was dropped.
+    """
+
+    __slots__ = ("_is_allowed", "revoked")
+
+    def __init__(self, outer: Slot, is_allowed: Callable[[], bool]) -> None:
+        super().__init__(outer)
+        self._is_allowed: Final = is_allowed
+        self.revoked = False
+
+    @override
+    def followed(self) -> "asyncio.Future[None]":
+        future = super().followed()
+        if not future.done() and not self._is_allowed():
+            future.set_result(None)  # wait for no record
+        return future
+
+    @override
+    def fill(self, *parts: bytes) -> None:
+        if self.ready:
+            return
+        self.ready = True
+        if self._is_allowed():
+            self._outer.fill(*parts)
+        else:
+            self.revoked = True
+            self.resize(0)

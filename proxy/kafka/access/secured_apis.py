@@ -57,7 +57,7 @@ from proxy.kafka.access.request_rights import (
     Rule,
     create_rights,
 )
-from proxy.kafka.access.rewritten_slot import RewrittenSlot
+from proxy.kafka.access.rewritten_slot import GuardedSlot, RewrittenSlot
 from proxy.kafka.access.scram_users_api import ScramUsersApi
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.client_connection import KafkaConnection, Slot
@@ -263,7 +263,7 @@ class SecuredApis:
         if self._authorizer is None and header.api_key not in self._own:
             return self._answer_inner(slot, header, frame)
         if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
-            return self._inner.answer(slot, header, frame)
+            return self._fetch(slot, header, frame)
         if len(frame) <= _AT_ONCE_BYTES:
             return at_once(self._decide(slot, header, frame))
         cast(SecureConnection, slot.connection).hold()
@@ -280,6 +280,28 @@ class SecuredApis:
                     return False
                 secured.may_read_from.add(topic)
         return True
+
+    def _fetch(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
+        """Let a Fetch be answered; it may wait long, and is decided again if the ACLs change."""
+        authorizer = cast(Authorizer, self._authorizer)
+        version = authorizer.version
+
+        def is_allowed() -> bool:
+            return authorizer.version is version or self._may_fetch(slot, header, frame)
+
+        inner = GuardedSlot(slot, is_allowed)
+        answered = self._inner.answer(inner, header, frame)
+        if isinstance(answered, bytes):
+            return answered
+
+        async def later() -> bytes | None:
+            answer = await answered
+            if not inner.revoked:
+                return answer
+            again = await self._decide(slot, header, frame)
+            return again if isinstance(again, bytes) else await again
+
+        return later()
 
     async def _decide_slowly(
         self, slot: Slot, header: RequestHeader, frame: bytearray
@@ -360,6 +382,8 @@ class SecuredApis:
         if header.api_key in AUDITED:
             note = partial(self._note_changes, slot, header, frame)
             return self._rewritten(slot, header, frame, note, self._inner.answer, long=False)
+        if header.api_key == API_FETCH and self._authorizer is not None:
+            return self._fetch(slot, header, frame)
         if header.api_key != API_INIT_PRODUCER_ID:
             return self._inner.answer(slot, header, frame)
         token = USER.set(user_of(caller_of(slot.connection).principal))
