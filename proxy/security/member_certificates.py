@@ -37,7 +37,7 @@ def make_member_context(
         files: those that `listener` was made of.
 
     Raises:
-        SecurityError: another server would not accept the certificate.
+        SecurityError: a file cannot be used, or another server would not accept the certificate.
     """
 
     class MemberHandshake(ssl.SSLObject):
@@ -53,8 +53,13 @@ def make_member_context(
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.certificate, files.key, lambda: files.key_password)
-    context.load_verify_locations(files.ca)
+    try:
+        context.load_cert_chain(files.certificate, files.key, lambda: files.key_password)
+        context.load_verify_locations(files.ca)
+    except (OSError, ValueError) as error:
+        raise SecurityError(
+            f"{files.certificate}, {files.key} and {files.ca} cannot be used: {error}"
+        ) from error
     context.sslobject_class = MemberHandshake
     try:
         _connect_to_self(listener, context, members.host)

@@ -4,7 +4,6 @@ Source: DefaultQuotaCallback in Kafka's ClientQuotaManager (the precedence), and
 ClientQuotaControlManager (what is valid).
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,8 @@ CLIENT_ID: Final = "client-id"
 #: The part of an entity that it does not have. No user and no client has this name.
 ABSENT: Final = ""
 NAME_LENGTH_MAX: Final = 249
+#: A limit is finite also for all of a window.
+_LIMIT_MAX: Final = 1e300
 
 PRODUCED_BYTES: Final = "producer_byte_rate"
 FETCHED_BYTES: Final = "consumer_byte_rate"
@@ -84,8 +85,8 @@ def checked_limit(key: str, value: float) -> float:
     if key not in KEYS:
         why = _OTHERS.get(key, f"the keys are {', '.join(KEYS)}")
         raise QuotaError(f"quota {key[:NAME_LENGTH_MAX]} is not served: {why}")
-    if not (math.isfinite(value) and value > 0):
-        raise QuotaError(f"quota {key} must be greater than 0")
+    if not 0 < value <= _LIMIT_MAX:
+        raise QuotaError(f"quota {key} must be greater than 0, and at most {_LIMIT_MAX}")
     if KEYS[key] and value != int(value):
         raise QuotaError(f"quota {key} must be a whole number")
     return value

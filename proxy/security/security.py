@@ -138,14 +138,16 @@ class Security:
 
     async def close(self) -> None:
         """Stop watching, and write the rest of the audit log."""
-        if self._watching is not None:
-            self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
-        if self.kafka_acls is not None:
-            await self.kafka_acls.close()
-        self.passwords.close()
-        await asyncio.to_thread(self.audit.close)
+        try:
+            if self._watching is not None:
+                self._watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._watching
+            if self.kafka_acls is not None:
+                await self.kafka_acls.close()
+            self.passwords.close()
+        finally:
+            await asyncio.to_thread(self.audit.close)
 
     # ------------------------------------------------------------------ changes by requests
 
@@ -242,7 +244,6 @@ class Security:
         """Read the files again: all, or those that have changed."""
         async with self._changing:
             before, after = self._marks, await asyncio.to_thread(self._present_marks)
-            self._marks = after
             changed = {path for path in after if everything or after[path] != before.get(path)}
             if self._users.path in changed:
                 try:
@@ -267,6 +268,7 @@ class Security:
                                error=str(error))  # fmt: skip
             if self.certificates is not None and changed.intersection(self.certificates.paths):
                 await asyncio.to_thread(self.certificates.reload)
+            self._marks = after
 
     async def _reload_acls(self) -> None:
         authorizer = self.authorizer
@@ -290,10 +292,14 @@ class Security:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            await self.reload(everything=False)
-            if self._common:
-                await self._sync_changed()
+            try:
                 await self.reload(everything=False)
+                if self._common:
+                    await self._sync_changed()
+                    await self.reload(everything=False)
+            except Exception as error:  # noqa: BLE001 - a bug of ours: the next time it may succeed
+                LINES.write(_log, "error", "changed files were not read; they are tried again",
+                            kind_of(error), error, error=repr(error))  # fmt: skip
 
     def _present_marks(self) -> dict[Path, object]:
         """Return what changes when a file is changed. Blocks."""

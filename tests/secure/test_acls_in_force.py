@@ -1,14 +1,19 @@
 """ACLs on the running Kafka listener: what is refused, filtered, and revoked."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pidlease.storage.files import RealFiles
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.produce_api import _RepeatedProduce
 from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
+from proxy.security.security import Security
 from proxy.security.security_config import SecurityConfig
+from tests.client.harness import until
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import INIT, WireClient, creation, fetched, fetched_of
 from tests.kafka_listener.messages import (
@@ -261,6 +266,47 @@ async def test_a_changed_file_counts_soon_and_a_broken_one_never(tmp_path: Path)
             write_acls_text = path.read_text().replace("{broken\n", "")
             path.write_text(write_acls_text.replace('"t"', '"u"'))
             await _sees(alice, "u")
+
+
+@pytest.mark.parametrize("failing", ["_users", "_acls", "_quotas"])
+async def test_files_are_read_again_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
+    failed: list[None] = []
+
+    def fail() -> Any:
+        failed.append(None)
+        raise OverflowError("a bug")
+
+    async with secured(tmp_path, _ACLS) as running:
+        await _topics(running, "t")
+        path = running.folder / "security" / failing[1:]
+        with monkeypatch.context() as broken:
+            broken.setattr(getattr(running.security, failing), "read", fail)
+            path.write_text(f"# changed\n{path.read_text() if path.exists() else ''}")
+            await until(lambda: len(failed) > 1)
+        write_acls(running.folder, _READ)
+        async with await running.login("alice") as alice:
+            await _sees(alice, "t")
+
+
+async def test_the_audit_log_is_complete_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(_ACLS, audit_log=tmp_path / "audit")
+    security = Security(config, RealFiles(), tmp_path)
+    await security.start()
+    security.audit.write("change", "", "", "READ_FILE", "FILE:x", "success")
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(security.passwords, "close", fail)
+    with pytest.raises(RuntimeError):
+        await security.close()
+    assert security.audit._thread is None
+    assert "FILE:x" in (tmp_path / "audit").read_text()
 
 
 def _acl(acl_name: str, **changes: object) -> dict[str, object]:

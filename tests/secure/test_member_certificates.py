@@ -26,8 +26,9 @@ from proxy.backends.registrar_requests import RegistrarRequests
 from proxy.http.owner_requests import UNKNOWN_THERE, OwnerRequests
 from proxy.http.ping_connection import HttpPings
 from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.member_certificates import make_member_context
 from proxy.security.security_config import MemberSecurity, SecurityError, TlsFiles
-from proxy.security.server_certificates import ServerCertificates
+from proxy.security.server_certificates import ServerCertificates, make_context
 from tests.client.harness import until
 from tests.secure.test_tls import Pki, _expired
 from tests.servers.authority import Certificate, needs_openssl
@@ -195,6 +196,17 @@ def test_a_certificate_that_no_other_server_would_accept_is_refused(
     with pytest.raises(SecurityError, match=f"would not accept .*{reason}"):
         ServerCertificates(_files(pki, certificate, ca), _MEMBERS, _MAPPER)
     ServerCertificates(_files(pki, certificate, ca), None, _MAPPER)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_files_that_change_while_they_are_read(pki: Pki, tmp_path: Path, missing: int) -> None:
+    """The listener's context could still be made of them."""
+    files = _files(pki, pki.authority.issue("a", _HERE))
+    listener = make_context(files)
+    changes: dict[str, Any] = {("certificate", "key", "ca")[missing]: tmp_path / "absent"}
+    changed = files._replace(**changes)
+    with pytest.raises(SecurityError, match=r"absent.* cannot be used"):
+        make_member_context(changed, listener, _MEMBERS, _MAPPER)
 
 
 def test_one_for_both_uses_is_accepted(pki: Pki) -> None:

@@ -114,7 +114,7 @@ _GOOD = '{"user": "a", "request_rate": 5}'
     '{"user": "a", "request_rate": true}', '{"user": "a", "request_rate": NaN}',
     '{"user": "a", "rate": 5}', '{"group": "a", "request_rate": 5}',
     '{"user": "a", "client-id": "b", "leases_max": 5}', '{"client-id": null, "leases_max": 5}',
-    '{"user": "a", "leases_max": 5.5}',
+    '{"user": "a", "leases_max": 5.5}', '{"user": "a", "request_rate": 1%s}' % ("0" * 309),
     '{"user": "%s", "request_rate": 5}' % ("x" * 250), '{"user": "a", "request_rate": null}',
 ])  # fmt: skip
 def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
