@@ -509,6 +509,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._paused or len(self._slots) >= REQUESTS_MAX or budget.used >= budget.limit:
             self._check_load()
 
+    def may_create(self, topic: str) -> bool:  # noqa: ARG002 - those with logins look at it
+        """Whether the client may create a topic by its first use."""
+        return True
+
     def followed(self, slot: Slot) -> asyncio.Future[None]:
         """Return a future that completes when another request follows this one."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

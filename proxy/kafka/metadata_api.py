@@ -94,10 +94,10 @@ class MetadataApi:
         layout, listener = topic_layout(header.version), slot.connection.listener
         cache = self._caches[listener] if self._brokers.differ else self._cache
         if len(frame) <= _LARGE_REQUEST_BYTES:
-            topics = await self._named(header, layout, frame, cache)
+            topics = await self._named(slot, header, layout, frame, cache)
         else:
             async with self._large:
-                topics = await self._named(header, layout, frame, cache)
+                topics = await self._named(slot, header, layout, frame, cache)
         if topics is None:
             topics = await cache.everything(layout)
         if len(topics) > _LARGE_RESPONSE_BYTES:
@@ -115,7 +115,12 @@ class MetadataApi:
         )
 
     async def _named(
-        self, header: RequestHeader, layout: int, frame: bytearray, cache: MetadataCache
+        self,
+        slot: Slot,
+        header: RequestHeader,
+        layout: int,
+        frame: bytearray,
+        cache: MetadataCache,
     ) -> bytes | None:
         """Return the encoded array of the requested topics; None if all topics are requested."""
         request = await _read(header, frame)
@@ -126,7 +131,7 @@ class MetadataApi:
         unknown: list[TopicPartition] = []
         for number, topic in enumerate(requested, 1):
             if request.create and self._config.auto_create:
-                await self._create_if_absent(topic.name)
+                await self._create_if_absent(slot, topic.name)
             if topic.name is not None and not self._knows(topic.name):
                 unknown.append(TopicPartition(topic.name, 0))
             if number % _TOPICS_AT_ONCE == 0:
@@ -173,8 +178,10 @@ class MetadataApi:
             return cache.topic(layout, found)
         return write_no_topic(layout, requested, code.value)
 
-    async def _create_if_absent(self, name: str | None) -> None:
-        if name is not None and name not in self._engine.topics and not illegal_name(name):
+    async def _create_if_absent(self, slot: Slot, name: str | None) -> None:
+        if name is None or name in self._engine.topics or illegal_name(name):
+            return
+        if name in self._engine.awaited or slot.connection.may_create(name):
             await self._create(name)
 
 

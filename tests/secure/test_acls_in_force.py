@@ -9,6 +9,7 @@ import pytest
 
 from pidlease.storage.files import RealFiles
 from proxy.kafka.access.secure_connection import SecureConnection
+from proxy.kafka.client_connection import Slot
 from proxy.kafka.produce_api import _RepeatedProduce
 from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
 from proxy.security.security import Security
@@ -188,6 +189,35 @@ async def test_metadata_creates_nothing_without_the_right(tmp_path: Path) -> Non
         body = await alice.metadata("new", create=True)
         assert body.topics[0].error_code == 0
         assert "new" in running.server.engine.topics
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 9])
+async def test_a_topic_that_is_deleted_meanwhile_is_not_created_without_the_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """It existed when the request arrived; another one of the request may be created."""
+    acls = [allow("alice", _OP.DESCRIBE, _T, "*"), allow("alice", _OP.CREATE, _T, "mine")]
+    turn, arrived, go_on = Slot.turn, asyncio.Event(), asyncio.Event()
+    async with secured(tmp_path, _ACLS, acls) as running:
+        await _topics(running, "t")
+        async with await running.login("alice") as alice, await running.login("root") as root:
+            connection = _of(running, "alice")
+
+            async def waited(self: Slot) -> None:
+                if self.connection is connection:
+                    arrived.set()
+                    await go_on.wait()
+                await turn(self)
+
+            monkeypatch.setattr(Slot, "turn", waited)
+            named = [{"name": name} for name in ("t", "mine")]
+            alice.send(METADATA, version, topics=named, allow_auto_topic_creation=True)
+            await arrived.wait()
+            await root.call(20, 5, topic_names=["t"])
+            go_on.set()
+            body = await alice.receive()
+            assert {each.name: int(each.error_code) for each in body.topics} == {"t": 3, "mine": 0}
+            assert set(running.server.engine.topics) == {"mine"}
 
 
 async def test_topics_are_deleted_by_id_only_with_the_right(tmp_path: Path) -> None:

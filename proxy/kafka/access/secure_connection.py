@@ -15,6 +15,7 @@ from pidlease.kafka.codec.messages import api_name
 from pidlease.kafka.codec.primitives import MalformedError, read_request_header
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.access.metered_connection import MeteredConnection
+from proxy.kafka.access.request_rights import create_rights
 from proxy.kafka.access.sasl_login import LoggedIn, LoginState, SaslLogin
 from proxy.kafka.client_connection import Handler, Slot
 from proxy.security.authorizer import Caller
@@ -117,6 +118,14 @@ class SecureConnection(MeteredConnection):
             self.rights_version = version
             for each in noted:
                 each.clear()
+
+    @override
+    def may_create(self, topic: str) -> bool:
+        # A topic that existed when the request arrived may be gone when it is handled.
+        authorizer = self._security.authorizer
+        if authorizer is None:
+            return True
+        return self.caller is not None and authorizer.permits(self.caller, *create_rights(topic))
 
     def is_expired(self, now: float) -> bool:
         """Whether the time of the login is over, by the monotonic clock."""
