@@ -148,11 +148,11 @@ async def write_entity_slowly(entity: _Entity) -> bytes:
 
 
 async def _write_slowly(entity: _Entity, turns: TimeSlices) -> bytes:
-    name = next((each for each in _row_arrays(type(entity)) if _is_long(entity, each)), "")
+    name = next((each for each in _row_arrays(entity) if _is_long(entity, each)), "")
     if not name:
         return write_entity(entity)
     rows = getattr(entity, name)
-    row = dataclasses.replace(rows[0], **dict.fromkeys(_row_arrays(type(rows[0])), ()))
+    row = dataclasses.replace(rows[0], **dict.fromkeys(_row_arrays(rows[0]), ()))
     none, one = [
         await _write_slowly(dataclasses.replace(entity, **{name: some}), turns)
         for some in ((), (row,))
@@ -171,7 +171,7 @@ async def _write_slowly(entity: _Entity, turns: TimeSlices) -> bytes:
 def _is_long(entity: _Entity, array: str) -> bool:
     rows = getattr(entity, array) or ()
     return len(rows) > _ROWS_AT_ONCE or any(
-        _is_long(row, each) for row in rows for each in _row_arrays(type(row))
+        _is_long(row, each) for row in rows for each in _row_arrays(row)
     )
 
 
@@ -182,9 +182,14 @@ def write_entity(entity: _Entity) -> bytes:
     return stream.getvalue()
 
 
+def _row_arrays(entity: _Entity) -> tuple[str, ...]:
+    """Return the names of an entity's arrays of entities."""
+    kind: Any = type(entity)
+    return _row_arrays_of(kind)
+
+
 @cache
-def _row_arrays(kind: type) -> tuple[str, ...]:
-    """Return the names of a class's arrays of entities."""
+def _row_arrays_of(kind: type) -> tuple[str, ...]:
     hints = typing.get_type_hints(kind)
     arrays = ((each, _array_hint(hints[each.name])) for each in dataclasses.fields(kind))
     return tuple(

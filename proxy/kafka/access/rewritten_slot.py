@@ -1,4 +1,4 @@
-"""Response slots of requests whose responses are changed, or checked, before they are sent."""
+"""Response slots that change or check the response before it is sent."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
