@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -21,6 +21,8 @@ from proxy.security.scram_credentials import (
 _KEPT_MAX: Final = 10_000
 #: Checks that wait or run at once; more are refused.
 _WAITING_MAX: Final = 200
+#: The same of one client address, so that it does not keep all others out.
+_WAITING_OF_ADDRESS_MAX: Final = 8
 
 
 class TooManyLoginsError(Exception):
@@ -44,14 +46,17 @@ class PasswordCheck:
         self._right: OrderedDict[bytes, Credential] = OrderedDict()
         # One thread: a flood of passwords takes one core at most.
         self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="passwords")
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
 
     def close(self) -> None:
         """End the thread."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def is_right(self, user: str, password: str) -> bool:
+    async def is_right(self, user: str, password: str, address: str) -> bool:
         """Whether a user exists and has this password.
+
+        Parameters:
+            address: of the client, without the port.
 
         Raises:
             TooManyLoginsError: too many passwords are being checked.
@@ -59,14 +64,17 @@ class PasswordCheck:
         if self.was_right(user, password):
             return True
         credential = self._credential(user)
-        if self._waiting >= _WAITING_MAX:
+        waiting = self._waiting
+        if waiting.total() >= _WAITING_MAX or waiting[address] >= _WAITING_OF_ADDRESS_MAX:
             raise TooManyLoginsError
-        self._waiting += 1
+        waiting[address] += 1
         try:
             loop = asyncio.get_running_loop()
             right = await loop.run_in_executor(self._threads, verifies, credential, password)
         finally:
-            self._waiting -= 1
+            waiting[address] -= 1
+            if not waiting[address]:
+                del waiting[address]
         if not right or self._credential(user) != credential:
             return False
         self._right[self._key(user, password)] = credential

@@ -139,7 +139,7 @@ SECURITY: Final = (
     Mutant(
         "a password is not checked",
         _LOGIN,
-        "            if not await self._security.passwords.is_right(user, password):\n",
+        "            if not await self._security.passwords.is_right(user, password, host):\n",
         "            if not user:\n",
         (f"{_LOGINS}::test_plain_refuses",),
     ),

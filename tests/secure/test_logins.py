@@ -13,6 +13,7 @@ from proxy.kafka.access import secure_listener
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from proxy.security import password_check
+from proxy.security.password_check import PasswordCheck, TooManyLoginsError
 from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
@@ -206,6 +207,27 @@ async def test_too_many_logins_at_once_are_no_wrong_passwords(
                 assert await client.is_closed()
         async with await running.connect() as client:
             assert await plain(client, "alice", PASSWORDS["alice"]) == 0
+
+
+async def test_one_address_does_not_keep_others_out() -> None:
+    known = credential_for("alice", SHA_256, "secret")
+    check = PasswordCheck(lambda: {("alice", SHA_256): known}, StandIns())
+    async with asyncio.TaskGroup() as guesses:
+        tasks = [guesses.create_task(_guess(check, number)) for number in range(20)]
+        await asyncio.sleep(0)
+        assert await check.is_right("alice", "secret", "10.0.0.2")
+    assert [each.result() for each in tasks] == [False] * 8 + [None] * 12
+    assert await check.is_right("alice", "secret", "10.0.0.1")
+    assert not check._waiting
+    check.close()
+
+
+async def _guess(check: PasswordCheck, number: int) -> bool | None:
+    """Whether a guess is right; None: it must wait for later."""
+    try:
+        return await check.is_right("alice", f"guess {number}", "10.0.0.1")
+    except TooManyLoginsError:
+        return None
 
 
 async def test_a_mechanism_that_is_not_enabled_is_refused(tmp_path: Path) -> None:

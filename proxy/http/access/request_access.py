@@ -216,7 +216,7 @@ class RequestAccess:
         """
         found = self._known_now(scope)
         if isinstance(found, _Password):
-            right = await self._security.passwords.is_right(*found)
+            right = await self._security.passwords.is_right(*found, host_of(scope))
             return _of_password(scope, found.user, right=right)
         if isinstance(found, _Token):
             try:

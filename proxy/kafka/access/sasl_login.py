@@ -54,7 +54,13 @@ class LoggedIn(NamedTuple):
 
 
 class LoginConnection(Protocol):
-    """A connection, as its login uses it."""
+    """A connection, as its login uses it.
+
+    Attributes:
+        host: the client's address, without the port.
+    """
+
+    host: str
 
     @property
     def wants_login(self) -> bool:
@@ -175,7 +181,8 @@ class SaslLogin:
         """
         if self._mechanism == PLAIN:
             user, password = _plain(message)
-            if not await self._security.passwords.is_right(user, password):
+            host = self._connection.host
+            if not await self._security.passwords.is_right(user, password, host):
                 raise LoginRefusedError(
                     f"the password of {user!r} is wrong, or there is no such user"
                 )
