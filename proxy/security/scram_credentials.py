@@ -140,12 +140,14 @@ def credential_for(
 def verifies(credential: Credential, password: str) -> bool:
     """Whether a password is a credential's. It takes milliseconds: call it in a thread.
 
-    It takes the same time for all credentials, so that no attacker learns which user exists.
+    It takes the same time for all credentials, so that no attacker learns which user exists: each
+    hash is computed as often as any credential needs it.
     """
     mechanism = credential.mechanism
-    rest = ITERATIONS_MAX - credential.iterations
-    if rest:
-        hashlib.pbkdf2_hmac(_HASHES[mechanism], b"", credential.salt, rest)
+    for each, kind in _HASHES.items():
+        rest = ITERATIONS_MAX - (credential.iterations if each == mechanism else 0)
+        if rest:
+            hashlib.pbkdf2_hmac(kind, b"", credential.salt, rest)
     try:
         salted = salted_password(mechanism, password, credential.salt, credential.iterations)
     except CredentialError:

@@ -1,7 +1,9 @@
 """Logins on the Kafka listener: before one nothing is served, and nothing passes it."""
 
 import asyncio
+import hashlib
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from proxy.security import password_check
 from proxy.security.password_check import PasswordCheck, TooManyLoginsError
-from proxy.security.scram_credentials import SHA_256, StandIns, credential_for
+from proxy.security.scram_credentials import SHA_256, SHA_512, StandIns, credential_for
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, produced
@@ -87,6 +89,32 @@ def test_a_stand_in_looks_like_a_credential() -> None:
     assert (fake.iterations, len(fake.salt), len(fake.stored_key)) == (
         real.iterations, len(real.salt), len(real.stored_key),
     )  # fmt: skip
+
+
+async def test_a_password_takes_the_same_work_for_all_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a credential of either mechanism, of both, and of none."""
+    users = {
+        (user, each): credential_for(user, each, "x", iterations)
+        for user, mechanisms, iterations in (
+            ("a", [SHA_256], 4096), ("b", [SHA_512], 8192), ("c", [SHA_256, SHA_512], 16_384),
+        )
+        for each in mechanisms
+    }  # fmt: skip
+    hashing, work = hashlib.pbkdf2_hmac, Counter[str]()
+
+    def counted(kind: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        work[kind] += iterations
+        return hashing(kind, password, salt, iterations)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    check = PasswordCheck(lambda: users, StandIns())
+    for user in ("a", "b", "c", "unknown"):
+        work.clear()
+        assert not await check.is_right(user, "y", "")
+        assert work == {"sha256": 16_384, "sha512": 16_384}, user
+    check.close()
 
 
 #: Each API, and one between those that exist.
