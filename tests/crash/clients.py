@@ -132,6 +132,11 @@ class LibrdkafkaClient(ClientThread[B]):
         super().__init__(ledger)
         self._bursts = bursts
         self._stats = "{}"
+        #: Topics and partitions that are sent to another broker than the leader for two reports: a
+        #: leader that changes twice at once leaves librdkafka there (its issue 4976). The leader
+        #: must change once more.
+        self.astray: set[tuple[str, int]] = set()
+        self._perhaps_astray: set[tuple[str, int]] = set()
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -175,6 +180,13 @@ class LibrdkafkaClient(ClientThread[B]):
 
     def _on_stats(self, stats: str) -> None:
         self._stats = stats
+        now = {
+            (topic, part["partition"])
+            for topic, each in json.loads(stats).get("topics", {}).items()
+            for part in each["partitions"].values()
+            if part["partition"] >= 0 and part["leader"] >= 0 and part["broker"] != part["leader"]
+        }
+        self.astray, self._perhaps_astray = now & self._perhaps_astray, now
 
     def state(self) -> str:
         """What the client itself said last of its connections, and of its partitions' queues."""
