@@ -47,6 +47,8 @@ class PasswordCheck:
         # One thread: a flood of passwords takes one core at most.
         self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._waiting: Counter[str] = Counter()
+        #: A client that has just started sends one password on many connections.
+        self._running: dict[tuple[bytes, Credential], asyncio.Future[bool]] = {}
 
     def close(self) -> None:
         """End the thread."""
@@ -64,23 +66,34 @@ class PasswordCheck:
         if self.was_right(user, password):
             return True
         credential = self._credential(user)
-        waiting = self._waiting
-        if waiting.total() >= _WAITING_MAX or waiting[address] >= _WAITING_OF_ADDRESS_MAX:
-            raise TooManyLoginsError
-        waiting[address] += 1
-        try:
-            loop = asyncio.get_running_loop()
-            right = await loop.run_in_executor(self._threads, verifies, credential, password)
-        finally:
-            waiting[address] -= 1
-            if not waiting[address]:
-                del waiting[address]
+        check = self._key(user, password), credential
+        running = self._running.get(check)
+        if running is None:
+            self._running[check] = running = self._start(credential, password, address)
+            running.add_done_callback(lambda _: self._running.pop(check))
+        right = await asyncio.shield(running)  # others may wait for it, too
         if not right or self._credential(user) != credential:
             return False
         self._right[self._key(user, password)] = credential
         if len(self._right) > _KEPT_MAX:
             self._right.popitem(last=False)
         return True
+
+    def _start(self, credential: Credential, password: str, address: str) -> "asyncio.Future[bool]":
+        waiting = self._waiting
+        if waiting.total() >= _WAITING_MAX or waiting[address] >= _WAITING_OF_ADDRESS_MAX:
+            raise TooManyLoginsError
+        waiting[address] += 1
+
+        def ended(_: "asyncio.Future[bool]") -> None:
+            waiting[address] -= 1
+            if not waiting[address]:
+                del waiting[address]
+
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, verifies, credential, password)
+        running.add_done_callback(ended)
+        return running
 
     def was_right(self, user: str, password: str) -> bool:
         """Whether a password is known to be right, without a hash that takes long."""

@@ -250,6 +250,19 @@ async def test_one_address_does_not_keep_others_out() -> None:
     check.close()
 
 
+async def test_one_password_on_many_connections_is_checked_once() -> None:
+    """Also if the first of them is closed meanwhile."""
+    known = credential_for("alice", SHA_256, "secret")
+    check = PasswordCheck(lambda: {("alice", SHA_256): known}, StandIns())
+    tasks = [asyncio.create_task(check.is_right("alice", "secret", "10.0.0.1")) for _ in range(50)]
+    await asyncio.sleep(0)
+    assert check._waiting.total() == 1
+    tasks[0].cancel()
+    assert await asyncio.gather(*tasks[1:]) == [True] * 49
+    assert not check._running
+    check.close()
+
+
 async def _guess(check: PasswordCheck, number: int) -> bool | None:
     """Whether a guess is right; None: it must wait for later."""
     try:
