@@ -241,7 +241,7 @@ COORDINATION: Final = (
     Mutant(
         "a name is granted without its fence",
         _NAMES,
-        "            rows += map(fence_row, granted)\n",
+        "            rows += [self._fences.row(each) for each in granted]\n",
         "            pass\n",
         (_MEMBERS,),
     ),

@@ -93,8 +93,8 @@ LEASED: Final = (
     Mutant(
         "the PID before is not fenced",
         _NAMING,
-        "            fences[binding.former] = FENCED_FOR_EVER\n",
-        "            pass\n",
+        "                fences[gone] = FENCED_FOR_EVER\n",
+        "                pass\n",
         (NAMES,),
     ),
     Mutant(

@@ -254,15 +254,15 @@ SHARING: Final = (
     Mutant(
         "a former PID without a lease here is not fenced",
         _NAMED,
-        "        if binding.former in self._leases or (every and binding.former >= 0):\n",
-        "        if binding.former in self._leases:\n",
+        "            if gone in self._leases or (every and gone >= 0):\n",
+        "            if gone in self._leases:\n",
         (_MOVED,),
     ),
     Mutant(
         "a name is new where nothing was seen of its PID",
         _NAMED,
-        "            if self._leases.keeps_fences:\n",
-        "            if False:\n",
+        "        if self._leases.keeps_fences:\n",
+        "        if False:\n",
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
