@@ -49,6 +49,10 @@ class ZooKeeperOwnership(Ownership):
     def claim(self) -> str:
         try:
             self._zookeeper.ensure(self._root)
+            if self._has_members():
+                # They have no claim for a moment, after the one with it has left. They end when
+                # they see another one, so none is made first.
+                return SEVERAL
             if not self._make():
                 found = self._owner()
                 if found is None:
@@ -60,8 +64,7 @@ class ZooKeeperOwnership(Ownership):
                     self._zookeeper.call(lambda client: client.delete_async(self._node, version))
                     if not self._make():
                         return "another server"
-            if self._has_members():
-                # They have no claim for a moment, after the one with it has left.
+            if self._has_members():  # the first one has come meanwhile
                 self._zookeeper.call(lambda client: client.delete_async(self._node))
                 return SEVERAL
             self._zookeeper.check_not_moved()
