@@ -222,8 +222,7 @@ class NamedLeases:
         stored = await self._get(name)
         bound = stored.binding
         if bound is not None:
-            if self._spare.get(name) == bound.pid:
-                del self._spare[name]
+            self._drop_spare(name, bound)
             if bound.generation == RELEASED:
                 self._note(name, bound)
         return stored
@@ -333,8 +332,7 @@ class NamedLeases:
     def _note(self, name: str, binding: Binding) -> None:
         """Fence the name's previous producers; a fence ends with the lease of its PID."""
         fences, every = self._leases.fences, self._leases.keeps_fences
-        if self._spare.get(name) in (binding.pid, binding.former, binding.released):
-            del self._spare[name]  # another server has granted it
+        self._drop_spare(name, binding)
         if every or binding.pid in self._leases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
             self.names[binding.pid] = name
@@ -343,6 +341,11 @@ class NamedLeases:
         for gone in (binding.former, binding.released):
             if gone in self._leases or (every and gone >= 0):
                 fences[gone] = FENCED_FOR_EVER
+
+    def _drop_spare(self, name: str, binding: Binding) -> None:
+        """Grant no PID again that a change with an unknown outcome, or another server, granted."""
+        if self._spare.get(name) in (binding.pid, binding.former, binding.released):
+            del self._spare[name]
 
     async def _landed(self, binding: Binding) -> None:
         deadline = time.monotonic() + _LANDING_SECONDS
