@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from pidlease.core.topic_partition import TopicPartition
+from pidlease.core.topic_partition import INTERNAL_TOPICS, TopicPartition
 
 SLOTS: Final = 1024
 #: The owner of a slot that no server owns. Node ids begin at 1.
@@ -51,7 +51,10 @@ def slot_of(topic: str, number: int) -> int:
 
 
 def slot_weights(topics: Mapping[str, int]) -> list[int]:
-    """Count the partitions of each slot.
+    """Count the partitions of each slot that producers may write to.
+
+    Kafka's internal topics are not counted: a cluster has about a hundred partitions of them, and
+    a server that got these would have no partition of a small topic.
 
     Parameters:
         topics: the number of partitions, by topic.
@@ -60,6 +63,8 @@ def slot_weights(topics: Mapping[str, int]) -> list[int]:
     # slots, so it changes a few of these, however many it has.
     steps = [0] * SLOTS
     for topic, count in topics.items():
+        if topic in INTERNAL_TOPICS:
+            continue
         rounds, rest = divmod(count, SLOTS)
         first = slot_of(topic, 0)
         end = first + rest

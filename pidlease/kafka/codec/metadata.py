@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from pidlease.core.topic_partition import INTERNAL_TOPICS
 from pidlease.kafka.codec.primitives import (
     INT16,
     INT32,
@@ -20,10 +21,6 @@ from pidlease.kafka.codec.primitives import (
     write_string,
 )
 
-#: Kafka's internal topics (org.apache.kafka.common.internals.Topic).
-INTERNAL_TOPICS: Final = frozenset(
-    ("__consumer_offsets", "__transaction_state", "__share_group_state")
-)
 #: The id of the only broker.
 NODE_ID: Final = 1
 FLEXIBLE_FROM: Final = 9

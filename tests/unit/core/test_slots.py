@@ -49,6 +49,15 @@ def test_weights_at_the_end_of_the_slots() -> None:
         assert slot_weights({"orders": count}) == [expected[slot] for slot in range(SLOTS)]
 
 
+def test_internal_topics_take_no_place_from_those_of_producers() -> None:
+    """Once a server that came back got only these, and no partition of a topic of six."""
+    topics = {"orders": 6, "__consumer_offsets": 50, "__transaction_state": 50}
+    slots = reassigned(EMPTY_MAP, [1, 2], slot_weights(topics))
+    slots = reassigned(slots, [1, 2, 3], slot_weights(topics))
+    owners = Counter(slots.owner(TopicPartition("orders", number)) for number in range(6))
+    assert owners == {1: 2, 2: 2, 3: 2}
+
+
 def test_the_first_server_gets_everything() -> None:
     slots = reassigned(EMPTY_MAP, [7], NO_WEIGHTS)
     assert slots.count(7) == SLOTS
