@@ -18,7 +18,7 @@ class Fence(NamedTuple):
 
     Attributes:
         name: the producer's name.
-        binding: its new binding.
+        binding: its new binding, without `fenced`: earlier entries fence those.
     """
 
     name: str

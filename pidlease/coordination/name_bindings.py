@@ -8,8 +8,8 @@ Bindings are read and changed many at once, because each read and each write of 
 about as long for a hundred names as for one. Each change has its own condition and its own outcome.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 #: The longest name, in bytes of UTF-8.
 NAME_BYTES_MAX: Final = 256
@@ -18,6 +18,8 @@ RELEASED: Final = 2**63
 #: The most names that are read or changed at once. Their bindings fit into one request to
 #: ZooKeeper, which has at most 1 MiB.
 NAMES_AT_ONCE_MAX: Final = 100
+#: The most other PIDs that a binding fences. A hundred such bindings fit into one request, too.
+FENCED_MAX: Final = 250
 #: `former` counts down from here for PIDs of released names. Versions of pidlease that do not know
 #: them take a negative number for none.
 _RELEASED_FROM: Final = -2
@@ -33,17 +35,42 @@ class Binding(NamedTuple):
         granted_ms: when the PID was leased, in ms since 1970. A server that has no other record of
             the lease, after a crash or because another server granted it, computes its end from
             this.
+        fenced: the name's PIDs before these, each with the time in ms since 1970 when its lease has
+            ended for certain: they are fenced.
     """
 
     pid: int
     generation: int
     former: int = -1
     granted_ms: int = -1
+    fenced: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> "Binding":
+        """Return the binding with these fields, as `fields` returns them.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are no binding.
+        """
+        pid, generation, former, granted_ms = (int(fields[each]) for each in Binding._fields[:-1])
+        fenced = tuple((int(pid), int(until_ms)) for pid, until_ms in fields.get("fenced", ()))
+        return Binding(pid, generation, former, granted_ms, fenced)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the binding as it is stored: by field, `fenced` only if there are some."""
+        fields = self._asdict()
+        if not self.fenced:
+            del fields["fenced"]
+        return fields
 
     @property
     def released(self) -> int:
         """The PID before it, if the name was released then; -1: it was not."""
         return _RELEASED_FROM - self.former if self.former <= _RELEASED_FROM else -1
+
+    def pids(self) -> list[int]:
+        """Return its PID and the one before it, if there is one."""
+        return [pid for pid in (self.pid, self.former, self.released) if pid >= 0]
 
     def after_release_of(self, pid: int) -> "Binding":
         """Return this binding, as a grant after the release of a PID."""

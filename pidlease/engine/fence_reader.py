@@ -23,8 +23,6 @@ from pidlease.storage.io_pool import IoPool
 
 #: Fences noted before other tasks run.
 _AT_ONCE: Final = 500
-#: Fences are kept this much longer than two leases: clocks differ, in ms.
-_SKEW_MS: Final = 300_000
 
 _log = structlog.get_logger(__name__)
 
@@ -85,8 +83,7 @@ class FenceReader:
             return
         for number, (name, binding) in enumerate(found):
             self._naming.note_grant(name, binding)
-            pids = binding.pid, binding.former, binding.released
-            self._keep([pid for pid in pids if pid >= 0])
+            self._keep(binding.pids())
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         self._position = position
@@ -94,7 +91,7 @@ class FenceReader:
         self._sweep()
 
     def _keep(self, pids: Iterable[int]) -> None:
-        until_ms = self._leases.now_ms() + 2 * self._leases.lease_ms + _SKEW_MS
+        until_ms = self._leases.fence_until_ms()
         for pid in pids:
             self._kept.pop(pid, None)  # the latest grant counts
             self._kept[pid] = until_ms

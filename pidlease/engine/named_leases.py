@@ -22,6 +22,7 @@ import structlog
 
 from pidlease.coordination.grouped_call import GroupedCall
 from pidlease.coordination.name_bindings import (
+    FENCED_MAX,
     NAMES_AT_ONCE_MAX,
     RELEASED,
     Binding,
@@ -172,9 +173,8 @@ class NamedLeases:
         async with self._alone(name):
             binding = await self._raise(name, wanted, partitions, lease)
             self._note(name, binding)
-            pid, generation, former, _ = binding
-            now_ms = self._leases.now_ms()
-            self._leases.recent.granted(name, pid, generation, max(former, -1), now_ms)
+            former, now_ms = max(binding.former, -1), self._leases.now_ms()
+            self._leases.recent.granted(name, binding.pid, binding.generation, former, now_ms)
             await self._landed(binding)
             if binding.pid not in self._leases:
                 raise NameBusyError("the lease of its PID has ended meanwhile; try again")
@@ -288,8 +288,9 @@ class NamedLeases:
         if bound is None:
             return fresh
         if bound.generation == RELEASED:
-            is_fenced = self._leases.keeps_fences or bound.pid in self._leases
-            return fresh.after_release_of(bound.pid) if is_fenced else fresh
+            if not self._may_write(bound.pid):
+                return fresh
+            return self._fencing(fresh.after_release_of(bound.pid), bound)
         # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So a
         # renewal that is requested again is recognised.
         generation = bound.generation + (2 if wanted.pid < 0 else 1)
@@ -298,7 +299,38 @@ class NamedLeases:
         if self._leases.keeps_fences:
             # The owner of a partition knows whether the PID's appends have kept its lease.
             former = bound.pid
-        return fresh._replace(generation=generation, former=former)
+        fresh = fresh._replace(generation=generation, former=former)
+        return self._fencing(fresh, bound, wanted.pid)
+
+    def _may_write(self, pid: int) -> bool:
+        """Whether a producer may still have a PID: by its lease, or because others know of it."""
+        return self._leases.keeps_fences or pid in self._leases
+
+    def _fencing(self, fresh: Binding, bound: Binding, held: int = -1) -> Binding:
+        """Return a fresh binding that also fences all other PIDs of the binding before it.
+
+        Parameters:
+            held: a PID that is to be renewed: named even after its lease, so that a renewal that is
+                requested again is recognised.
+
+        Raises:
+            NameBusyError: there are too many of them.
+        """
+        until_ms = self._leases.fence_until_ms()
+        fenced = dict.fromkeys(bound.pids(), until_ms) | dict(bound.fenced)
+        left = tuple(
+            (pid, until_ms)
+            for pid, until_ms in fenced.items()
+            if pid not in fresh.pids()
+            and until_ms > self._leases.now_ms()
+            and (pid == held or self._may_write(pid))
+        )
+        if len(left) > FENCED_MAX:
+            raise NameBusyError(
+                f"{FENCED_MAX} other PIDs of the name have leases that have not ended; try again "
+                "when one has"
+            )
+        return fresh._replace(fenced=left)
 
     def _lasts(self, binding: Binding) -> bool:
         """Return whether the lease of a name's PID has not ended; if so, keep it here.
@@ -338,13 +370,18 @@ class NamedLeases:
             self.names[binding.pid] = name
             if binding.former >= 0:
                 self._leases.formers[binding.pid] = binding.former
-        for gone in (binding.former, binding.released):
-            if gone in self._leases or (every and gone >= 0):
-                fences[gone] = FENCED_FOR_EVER
+        # The last ones were given up when this PID was granted.
+        until_ms = binding.granted_ms + self._leases.lease_ms
+        gone = [*((pid, until_ms) for pid in binding.pids()[1:]), *binding.fenced]
+        for pid, until_ms in gone:
+            if not every and until_ms > self._leases.now_ms():
+                self._leases.hold(pid, until_ms - self._leases.lease_ms)
+            if every or pid in self._leases:
+                fences[pid] = FENCED_FOR_EVER
 
     def _drop_spare(self, name: str, binding: Binding) -> None:
         """Grant no PID again that a change with an unknown outcome, or another server, granted."""
-        if self._spare.get(name) in (binding.pid, binding.former, binding.released):
+        if self._spare.get(name) in (*binding.pids(), *(pid for pid, _ in binding.fenced)):
             del self._spare[name]
 
     async def _landed(self, binding: Binding) -> None:
@@ -387,7 +424,8 @@ def _was_granted(held: tuple[int, int], bound: Binding) -> bool:
     A takeover since then would have raised the generation further.
     """
     pid, generation = held
-    return (bound.former, bound.generation) == (pid, generation + 1)
+    before = {bound.former, *(pid for pid, _ in bound.fenced)}
+    return pid in before and bound.generation == generation + 1
 
 
 def _check_policy(name: str, pid: int, policy: str) -> None:

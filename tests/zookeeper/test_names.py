@@ -19,7 +19,7 @@ from pidlease.coordination.name_bindings import (
 )
 from pidlease.coordination.zookeeper.zookeeper_connection import ZooKeeper
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
-from tests.servers.waiting import WAIT_S
+from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 from tests.servers.zookeeper.marks import needs_zookeeper
 from tests.zookeeper.conftest import Connect
@@ -212,7 +212,8 @@ def test_a_transaction_with_an_unknown_outcome_was_made_as_a_whole_or_not(
     finally:
         server.resume()
     after = ZooKeeperNames(connect())
-    assert len({after.get(name) for name in every}) == 1
+    # It may be made now, between two reads.
+    until(lambda: len({after.get(name) for name in every}) == 1, "all or none to be changed")
 
 
 def test_nodes_of_a_transaction_belong_to_the_user_that_made_them(connect: Connect) -> None:

@@ -151,7 +151,7 @@ class FileNames(NameBindings):
 
 def _line(changes: dict[str, Binding | None]) -> bytes:
     rows = [
-        {"name": name, **({} if binding is None else binding._asdict())}
+        {"name": name, **({} if binding is None else binding.fields())}
         for name, binding in changes.items()
     ]
     return encode_line(rows[0] if len(rows) == 1 else {"changes": rows})
@@ -171,4 +171,4 @@ def parse_line(line: bytes) -> dict[str, Binding | None] | None:
 def _parse_change(fields: dict[str, Any]) -> tuple[str, Binding | None]:
     if fields.get("pid") is None:
         return fields["name"], None
-    return fields["name"], Binding(**{name: fields[name] for name in Binding._fields})
+    return fields["name"], Binding.of(fields)

@@ -66,7 +66,8 @@ class JournalFences(FenceLog):
 
     def row(self, fence: Fence) -> Row:
         """Return the row that appends an entry."""
-        fields = {"name": fence.name, **fence.binding._asdict(), "at_ms": self._clock_ms()}
+        binding = fence.binding._replace(fenced=()).fields()
+        fields = {"name": fence.name, **binding, "at_ms": self._clock_ms()}
         return Row(_KIND, NEXT_NUMBER, fields)
 
     def note_appended(self, entries: int) -> None:
@@ -102,4 +103,4 @@ def _written_ms(fields: Fields) -> int:
 
 
 def _fence(fields: Fields) -> Fence:
-    return Fence(fields["name"], Binding(*(fields[name] for name in Binding._fields)))
+    return Fence(fields["name"], Binding.of(fields))

@@ -43,7 +43,7 @@ class JournalNames(NameBindings):
     @override
     def all(self) -> dict[str, Binding]:
         self._refresh()
-        return {name: _binding(row) for name, row in self._journal.all(_KIND).items()}
+        return {name: Binding.of(row) for name, row in self._journal.all(_KIND).items()}
 
     @override
     def get_many(self, names: Sequence[str]) -> list[StoredBinding]:
@@ -87,12 +87,8 @@ class JournalNames(NameBindings):
 
 def name_row(name: str, binding: Binding | None) -> Row:
     """Return the row of a name."""
-    return Row(_KIND, name, None if binding is None else binding._asdict())
+    return Row(_KIND, name, None if binding is None else binding.fields())
 
 
 def _bound(fields: Fields | None) -> Binding | None:
-    return None if fields is None else _binding(fields)
-
-
-def _binding(fields: Fields) -> Binding:
-    return Binding(*(fields[name] for name in Binding._fields))
+    return None if fields is None else Binding.of(fields)

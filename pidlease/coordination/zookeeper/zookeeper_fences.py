@@ -39,6 +39,8 @@ from pidlease.observability.loggers import Logger
 
 #: How long other servers may win before an attempt fails, in seconds.
 _CONTENTION_SECONDS: Final = 10.0
+#: The fields of a binding in an entry.
+_FIELDS: Final = ("pid", "generation", "former", "granted_ms")
 #: Nodes removed at once.
 _REMOVED_MAX: Final = 20
 #: What a transaction's other parts get if one of them failed.
@@ -132,7 +134,8 @@ class ZooKeeperFences(FenceLog):
         if node is None:
             raise NoNodeError(self._node(number))
         rows = json.loads(node[0])["fences"]
-        fences = [Fence(str(name), Binding(*map(int, rest))) for name, *rest in rows]
+        fences = [Fence(str(name), Binding.of(dict(zip(_FIELDS, rest, strict=True))))
+                  for name, *rest in rows]  # fmt: skip
         return _Node(fences, node[1].version, node[1].mtime)
 
     def _read_tail(self) -> _Tail:
@@ -256,5 +259,5 @@ def _commit(writes: Sequence[Write], client: KazooClient) -> object:
 
 
 def _encode(fences: Sequence[Fence]) -> bytes:
-    rows = [[name, *binding] for name, binding in fences]
+    rows = [[name, *(getattr(binding, each) for each in _FIELDS)] for name, binding in fences]
     return json.dumps({"fences": rows}, separators=(",", ":")).encode()

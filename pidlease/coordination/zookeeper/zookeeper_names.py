@@ -121,7 +121,7 @@ class ZooKeeperNames(NameBindings):
 def _parse(path: str, data: bytes) -> tuple[str, Binding]:
     try:
         fields = json.loads(data)
-        return str(fields["name"]), Binding(*(int(fields[name]) for name in Binding._fields))
+        return str(fields["name"]), Binding.of(fields)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"ZooKeeper's {path} is no binding: {error}") from error
 
@@ -143,7 +143,7 @@ def _stored(
 
 
 def _data(name: str, binding: Binding | None) -> bytes | None:
-    return None if binding is None else json.dumps({"name": name, **binding._asdict()}).encode()
+    return None if binding is None else json.dumps({"name": name, **binding.fields()}).encode()
 
 
 def _outcome(name: str, error: KazooException | None) -> BindingConflictError | NamesError | None:

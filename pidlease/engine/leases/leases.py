@@ -38,6 +38,9 @@ _RING_FULL: Final = "ring full"
 _KEYS_FULL: Final = "keys full"
 _USER_BOUND: Final = "user's bound"
 
+#: Clocks of servers differ by less, in ms.
+_SKEW_MS: Final = 300_000
+
 _log = structlog.get_logger(__name__)
 
 
@@ -221,6 +224,14 @@ class Leases:
     def now_ms(self) -> int:
         """Return the time by which leases end, in ms since 1970."""
         return self._clock_ms()
+
+    def fence_until_ms(self) -> int:
+        """Return until when a PID must be fenced that is fenced now, in ms since 1970.
+
+        Its lease has ended then. With other servers, one may have begun it anew at its own start.
+        """
+        lease_ms = 2 * self.lease_ms + _SKEW_MS if self.keeps_fences else self.lease_ms
+        return self._clock_ms() + lease_ms
 
     def hold(self, pid: int, granted_ms: int) -> None:
         """Keep a lease recorded in a name's binding, unless it is kept since its grant.

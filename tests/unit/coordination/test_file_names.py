@@ -21,7 +21,7 @@ from tests.sim.files import SimFiles
 from tests.sim.gate import SimulatedCrash
 
 PATH = Path("/data/sequence/names")
-FIRST, SECOND = Binding(7, 0), Binding(7, 1)
+FIRST, SECOND = Binding(7, 0), Binding(7, 1, fenced=((5, 99),))
 
 
 def names_in(files: SimFiles) -> FileNames:

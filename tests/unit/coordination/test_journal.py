@@ -175,7 +175,7 @@ def test_a_merge_that_stops_halfway(monkeypatch: pytest.MonkeyPatch, at: int) ->
 def test_names_change_only_from_what_was_expected() -> None:
     rows = MemoryJournal()
     names = JournalNames(rows)
-    one, two = Binding(7, 1), Binding(7, 2, 5, 99)
+    one, two = Binding(7, 1), Binding(7, 2, 5, 99, ((3, 100), (4, 200)))
     names.change("x", None, one)
     outcomes = names.change_many([
         BindingChange("x", StoredBinding(one), two),

@@ -291,6 +291,74 @@ async def test_a_release_fences_after_the_next_grant_and_a_restart() -> None:
     assert (await put(server, zombie, 1)).status is FENCED
 
 
+@pytest.mark.parametrize("steps", ["release, release", "release, renew", "renew, release"])
+@pytest.mark.parametrize("writes", [True, False])
+async def test_all_pids_of_a_name_are_fenced_after_a_restart(steps: str, writes: bool) -> None:
+    """Once only the last one before was; also if none of them had written before the kill."""
+    server = await begin()
+    zombies = [await ask(server)]
+    for step in [*steps.split(", "), "release"]:
+        if writes:
+            resume_at = zombies[-1].resume_at
+            assert (await put(server, zombies[-1], 0, resume_at, records=1)).status is STORED
+        if step == "release":
+            await server.engine.naming.release("n")
+        server.now_ms += LEASE_MS // 10
+        zombies.append(await ask(server, renew=step == "renew"))
+    *zombies, latest = zombies
+    assert len({each.pid for each in (*zombies, latest)}) == 4
+    for _ in range(2):
+        server = await server.kill()
+        for zombie in zombies:
+            first = zombie.resume_at + 1 if writes else 0
+            assert (await put(server, zombie, first)).status is FENCED
+    assert (await put(server, latest, 0)).status is STORED
+
+
+async def test_a_renewal_after_the_lease_that_is_requested_again_is_the_same() -> None:
+    """Once it was taken for another producer's, and fenced the only one."""
+    server = await begin()
+    first = await ask(server)
+    end_leases(server)
+    renewal = LeaseWanted(
+        "t", 0, pid=first.pid, name="n", generation=first.generation, renew=True, policy="strict"
+    )
+    second = await lease_of(server, renewal)
+    assert second.pid != first.pid
+    again = await lease_of(server, renewal)
+    assert (again.pid, again.generation) == (second.pid, second.generation)
+    assert (await put(server, again, 0)).status is STORED
+
+
+async def test_a_binding_keeps_no_pid_after_its_lease() -> None:
+    server = await begin()
+    bindings = server.engine.naming._bindings
+    pids = []
+    for elapsed_ms in (0, 0, LEASE_MS // 2, LEASE_MS // 2 - 1):
+        server.now_ms += elapsed_ms
+        pids.append((await ask(server)).pid)
+        await server.engine.naming.release("n")
+    assert [pid for pid, _ in bindings.all()["n"].fenced] == [pids[1], pids[0]]
+    end_leases(server)
+    await ask(server)
+    assert bindings.all()["n"].fenced == ()
+
+
+async def test_a_name_fences_no_more_pids_than_a_binding_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pidlease.engine.named_leases.FENCED_MAX", 3)
+    server = await begin()
+    for _ in range(5):
+        await ask(server)
+        await server.engine.naming.release("n")
+    for _ in range(2):
+        with pytest.raises(NameBusyError, match="3 other PIDs of the name"):
+            await ask(server)
+    end_leases(server)
+    assert (await put(server, await ask(server), 0)).status is STORED
+
+
 async def test_a_release_that_was_made_without_a_response_is_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -459,6 +527,24 @@ async def test_a_pid_that_another_server_has_granted_is_granted_to_nobody_else(
     third = await ask(one)
     assert third.pid not in {first.pid, second.pid}
     assert (await put(one, third, 0)).status is STORED
+
+
+async def test_a_server_that_starts_fences_all_pids_of_a_name() -> None:
+    """Two leases long: another server may have begun a lease anew at a start of its own."""
+    shared = Shared()
+    one = await shared.server()
+    one.engine.leases.keeps_fences = True
+    zombies = []
+    for _ in range(4):
+        zombies.append(await ask(one))
+        await one.engine.naming.release("n")
+    await ask(one)
+    shared.now_ms += LEASE_MS + 1
+    other = await shared.server()
+    other.engine.leases.keeps_fences = True
+    await other.engine.naming.load()
+    for zombie in zombies:
+        assert (await put(other, zombie, 0)).status is FENCED
 
 
 async def test_a_name_of_a_long_run_is_granted_by_a_server_that_saw_nothing_of_it() -> None:
