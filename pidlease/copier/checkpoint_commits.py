@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 _COMMIT_MAX: Final = 500
 #: A partition that the coordinator has not known for so long is gone.
 _GONE_S: Final = 60.0
+#: Back-off before the checkpoint of one that is gone is committed again.
+_GONE_REST_S: Final = 5.0
 
 
 class Commits(Protocol):
@@ -90,14 +92,15 @@ class CheckpointCommits:
     async def save(self, place: TopicPartition, checkpoint: CopyCheckpoint) -> None:
         """Commit one checkpoint now, with retries.
 
-        A coordinator may not know a new partition yet. One that is gone is given up after a while.
+        A coordinator may not know a new partition yet. If one is gone, the group will revoke it:
+        until then this tries again, because nothing may be sent under a PID that is not saved.
 
         Raises:
             ReplacedError: it is not committed: another copier has the partition.
             CopyError: it can never be committed.
         """
         loop = asyncio.get_running_loop()
-        gone_from = loop.time() + _GONE_S
+        gone_from, is_warned = loop.time() + _GONE_S, False
         while True:
             try:
                 async with self._lock:
@@ -109,10 +112,10 @@ class CheckpointCommits:
                 if not gone:
                     return
                 _log.info("the group does not know %s of the source", place)
-                if loop.time() >= gone_from:
-                    _log.warning("%s of the source is gone: its offset is not saved", place)
-                    return
-                await asyncio.sleep(RETRY_S)
+                if gone_from <= loop.time() and not is_warned:
+                    is_warned = True
+                    _log.warning("%s of the source is gone: it is not copied", place)
+                await asyncio.sleep(_GONE_REST_S if is_warned else RETRY_S)
 
     async def saved(self, place: TopicPartition) -> Saved | None:
         """Return a partition's committed offset with its metadata, with retries.

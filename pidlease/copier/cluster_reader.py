@@ -11,7 +11,7 @@ from pidlease.core.buffer import Buffer
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
-from pidlease.kafka.client.cluster import NO_LEADER, Cluster
+from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
 from pidlease.kafka.client.exchange import ask_for
 from pidlease.kafka.client.offset_requests import LATEST, list_offsets
 from pidlease.kafka.client.topic_configs import compacted
@@ -27,11 +27,14 @@ from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import REREAD
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamNonsenseError
 from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
+from pidlease.storage.topics.topic_store import is_own_id
 
 _log = logging.getLogger(__name__)
 
 #: Back-off before a request of the copier is sent again.
 RETRY_S: Final = 0.2
+#: What is said of a source's topic with another id than before.
+MADE_ANEW: Final = "was deleted and made anew: copy it to a new topic, with another group"
 #: A part of a compacted topic is empty if nothing came for so long.
 _COMPACTED_S: Final = 5.0
 _WAIT_MS: Final = 100
@@ -110,6 +113,17 @@ async def fetch(
     return found
 
 
+def topic_id_of(view: View, topic: str) -> str:
+    """Return a topic's id; empty: it is unknown, or the cluster gives none (Kafka before 2.8)."""
+    found = view.topics.get(topic)
+    return found.topic_id if found is not None and is_own_id(found.topic_id) else ""
+
+
+def is_other_topic(known: str, topic_id: str) -> bool:
+    """Whether a topic was deleted and made anew, by its ids then and now."""
+    return "" not in (known, topic_id) and known != topic_id
+
+
 class ClusterReader:
     """Reads from one cluster.
 
@@ -123,6 +137,10 @@ class ClusterReader:
         self._cluster: Final = cluster
         self.name: Final = name
         self._seconds: Final = seconds
+
+    def topic_id(self, topic: str) -> str:
+        """Return the id of a topic that is read; empty: it is unknown."""
+        return topic_id_of(self._cluster.view, topic)
 
     async def offset(
         self, place: TopicPartition, timestamp: int, isolation: int = READ_UNCOMMITTED

@@ -163,7 +163,7 @@ async def compare(
             send = []
         send.append(record)
     await _compare_send(rows, send, first, result)
-    left = len(await rows.up_to(end))
+    left = await rows.skip_to(end)
     result.behind = left
     if left:
         result.find(f"the last {left} records of the source are not copied")
@@ -182,6 +182,10 @@ async def _compare_send(
         result.find(f"offset {where} of the copy: no copier wrote that")
         return
     begun = rows.begun
+    if missing := await rows.skip_to(sent.first):
+        result.lost += missing
+        result.find(f"offset {where} of the copy: {missing} records of the source before"
+                    f" {sent.first} are not copied")  # fmt: skip
     expected = await rows.up_to(sent.last + 1)
     found = [each.row for each in send]
     if sent.last < first:
@@ -221,21 +225,30 @@ class _SourceRecords:
         self._rows: Final = rows
         self._result: Final = result
         self._next: PlacedRecord | None = None
-        #: Whether any record was returned.
+        #: Whether any record was read.
         self.begun = False
 
     async def up_to(self, offset: int) -> list[PlacedRecord]:
-        """Return the records below an offset that were not returned yet."""
-        found: list[PlacedRecord] = []
+        """Return the records below an offset that were not read yet."""
+        return [each async for each in self._below(offset)]
+
+    async def skip_to(self, offset: int) -> int:
+        """Read the records below an offset, and keep none; return how many."""
+        count = 0
+        async for _ in self._below(offset):
+            count += 1
+        return count
+
+    async def _below(self, offset: int) -> AsyncIterator[PlacedRecord]:
         while True:
             if self._next is None:
                 self._next = await anext(self._rows, None)
                 self._result.records += self._next is not None
             if self._next is None or self._next.offset >= offset:
-                return found
-            found.append(self._next)
+                return
+            record, self._next = self._next, None
             self.begun = True
-            self._next = None
+            yield record
 
 
 async def placed(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import secrets
 import socket
 import time
@@ -35,6 +36,7 @@ from pidlease.copier.group_membership import (
 from pidlease.copier.partition_copy import PartitionCopy
 from pidlease.copier.settings import CopySettings
 from pidlease.copier.source_fetcher import SourceFetcher
+from pidlease.core.backoff import Backoff
 from pidlease.core.lease import Lease
 from pidlease.core.topic_partition import TopicPartition
 
@@ -42,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 #: How long the end of a fenced copier may wait for the id of its successor.
 _SUCCESSOR_S: Final = 10.0
+#: Before a lease is requested again; each partition has one.
+_LEASE_BACKOFF: Final = Backoff(RETRY_S, 5.0, jitter=0.2)
 #: How often a copy with `once` checks whether it is finished.
 _LOOK_S: Final = 0.05
 #: How long the last commit, and leaving the group, may take.
@@ -92,6 +96,8 @@ class Copier:
         self._silent_s = float("-inf")
         #: Partitions that the group revoked after such a stop: another copier may have them.
         self._lost: Final[set[TopicPartition]] = set()
+        #: Why there was no lease last; empty: there was one.
+        self._no_lease = ""
         self._stopping: asyncio.Event
         self._failed: asyncio.Future[None]
         self._source: ClusterConnection
@@ -342,16 +348,23 @@ class Copier:
 
     async def lease(self, topic: str, partition: int, pid: int) -> Lease | None:
         """Lease a new PID (-1), or renew one; None: its lease has ended."""
+        failures = 0
         while True:
             try:
-                return await self.destination.leases.lease_pid(topic, partition, pid)
+                lease = await self.destination.leases.lease_pid(topic, partition, pid)
             except LeaseUnavailableError as error:
-                _log.warning("%s", error)
-                await asyncio.sleep(RETRY_S)
+                failures += 1
+                level = logging.WARNING if str(error) != self._no_lease else logging.INFO
+                self._no_lease = str(error)  # many partitions wait for the same
+                _log.log(level, "%s-%s: %s", topic, partition, error)
+                await asyncio.sleep(_LEASE_BACKOFF.seconds(failures, random.uniform))
             except LeaseRefusedError as error:
                 if error.status == GONE:
                     return None
                 raise CopyError(f"the destination, {topic}-{partition}: {error}") from None
+            else:
+                self._no_lease = ""
+                return lease
 
     def read(self, reader: PartitionCopy) -> None:
         """Fetch a partition from now on."""

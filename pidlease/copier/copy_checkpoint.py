@@ -1,7 +1,7 @@
 """The checkpoint of a partition's copy, in the metadata of its offset commit.
 
     {"pidlease": 1, "pid": ..., "generation": ..., "sequence": ..., "first": ..., "at": ...,
-     "topic": ..., "cluster": ..., "who": ..., "crc": ...}
+     "topic": ..., "cluster": ..., "who": ..., "source": ..., "crc": ...}
 
 The group's offset and the checkpoint are one durable write, and only the partition's owner makes
 it: Kafka refuses commits of members that were replaced.
@@ -36,6 +36,7 @@ class CopyCheckpoint(NamedTuple):
         topic: the destination's topic.
         cluster: the destination's cluster id.
         who: the id of the copier, for messages of other copiers.
+        source: the id of the source's topic; empty: unknown, or an earlier version wrote this.
     """
 
     offset: _Number
@@ -47,6 +48,7 @@ class CopyCheckpoint(NamedTuple):
     topic: str
     cluster: str
     who: str
+    source: str = ""
 
     def metadata(self) -> str:
         """Encode all but the offset.

@@ -190,7 +190,10 @@ class PartitionCopy:
         if saved is None:
             await self._begin_anew(*await self._resuming.beginning())
             return
-        checkpoint = self._resuming.fitting(saved)._replace(who=self._hub.copier_id)
+        checkpoint = self._resuming.fitting(saved)
+        checkpoint = checkpoint._replace(
+            who=self._hub.copier_id, source=self._source_id or checkpoint.source
+        )
         checkpoint = await self._resuming.within_source(checkpoint)
         lease = await self._hub.lease(self._topic, self.place.partition, checkpoint.pid)
         if lease is None:
@@ -210,7 +213,7 @@ class PartitionCopy:
             raise CopyError(f"no PID for {self._topic}-{self.place.partition}")
         checkpoint = CopyCheckpoint(
             offset, lease.pid, lease.generation, -1, offset, at, self._topic, self._hub.cluster,
-            self._hub.copier_id,
+            self._hub.copier_id, self._source_id,
         )  # fmt: skip
         await self._hub.save(self.place, checkpoint)
         self._begin(checkpoint, lease, lease.generation)
@@ -288,7 +291,16 @@ class PartitionCopy:
     def _there(self) -> TopicPartition:
         return TopicPartition(self._topic, self.place.partition)
 
+    @property
+    def _source_id(self) -> str:
+        return self._hub.source.topic_id(self.place.topic)
+
     # ------------------------------------------------------------------ called by the fetcher
+
+    @property
+    def topic_id(self) -> str:
+        """The id of its topic when the copy began; empty: unknown."""
+        return "" if self.done is None else self.done.source
 
     @property
     def wants(self) -> int:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from pidlease.copier.cluster_reader import ClusterReader
+from pidlease.copier.cluster_reader import MADE_ANEW, ClusterReader, is_other_topic
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.errors import CheckpointError, CopyError
 from pidlease.copier.group_membership import Saved
@@ -92,6 +92,8 @@ class ResumeCheck:
                 f"{where}: it copies to {checkpoint.topic} of cluster {checkpoint.cluster}, and not"
                 f" to {self._there.topic} of {self._cluster}; choose another group"
             )
+        if is_other_topic(checkpoint.source, self._source.topic_id(self._place.topic)):
+            raise CheckpointError(f"{where}: {self._place.topic} of the source {MADE_ANEW}")
         return checkpoint
 
     async def within_source(self, checkpoint: CopyCheckpoint) -> CopyCheckpoint:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from pidlease.client.background_tasks import BackgroundTasks
-from pidlease.copier.cluster_reader import RETRY_S, FetchedChunk, FetchedPartition, fetch
+from pidlease.copier.cluster_reader import (
+    MADE_ANEW,
+    RETRY_S,
+    FetchedChunk,
+    FetchedPartition,
+    fetch,
+    is_other_topic,
+    topic_id_of,
+)
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
@@ -28,6 +36,10 @@ class PartitionReader(Protocol):
     @property
     def place(self) -> TopicPartition:
         """The partition."""
+
+    @property
+    def topic_id(self) -> str:
+        """The id of its topic when the copy began; empty: unknown."""
 
     @property
     def wants(self) -> int:
@@ -100,8 +112,12 @@ class SourceFetcher:
         """Send a fetch to each leader that has none, for the readers that want records."""
         wanted: dict[int, list[tuple[PartitionReader, int]]] = {}
         homeless = False
+        ended: list[PartitionReader] = []
         for place, reader in self._readers.items():
             if place in self._resting or (offset := reader.wants) < 0:
+                continue
+            if is_other_topic(reader.topic_id, topic_id_of(self._cluster.view, place.topic)):
+                ended.append(reader)
                 continue
             leader = self._cluster.view.leader(*place)
             if leader == NO_LEADER:
@@ -110,6 +126,9 @@ class SourceFetcher:
                 continue
             if leader not in self._busy:
                 wanted.setdefault(leader, []).append((reader, offset))
+        for each in ended:
+            self.remove(each)
+            each.failed(CopyError(f"{each.place.topic} of the source {MADE_ANEW}"))
         if homeless:
             self._tasks.spawn(self._cluster.load())
         for node, readers in wanted.items():
@@ -145,10 +164,11 @@ class SourceFetcher:
             if code != KAFKA_STORAGE_ERROR:
                 self._unread.pop(place, None)
             if not code:
-                # The next fetch begins with the others.
-                self._readers[place] = self._readers.pop(place)
+                if chunk.data:  # the next fetch begins with those that got nothing
+                    self._readers[place] = self._readers.pop(place)
                 reader.came(offset, chunk)
             elif code == OFFSET_OUT_OF_RANGE:
+                moved = True  # perhaps it is another topic
                 reader.out_of_range()
             elif code in REREAD and not (code == KAFKA_STORAGE_ERROR and self._is_over(place)):
                 moved = True

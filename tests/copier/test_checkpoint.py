@@ -17,7 +17,7 @@ numbers = st.integers(0, 2**63 - 1)
 @given(
     st.builds(
         CopyCheckpoint, numbers, numbers, numbers, st.integers(-1, 2**63 - 1), numbers, numbers,
-        st.text(max_size=99), st.text(max_size=50), st.text(max_size=100),
+        st.text(max_size=99), st.text(max_size=50), st.text(max_size=100), st.text(max_size=32),
     )
 )  # fmt: skip
 def test_what_is_saved_is_read(checkpoint: CopyCheckpoint) -> None:
@@ -26,7 +26,8 @@ def test_what_is_saved_is_read(checkpoint: CopyCheckpoint) -> None:
 
 def test_it_fits_into_what_kafka_takes() -> None:
     most = 2**63 - 1
-    widest = CopyCheckpoint(most, most, most, most, most, most, "t" * 249, "c" * 50, "w" * 100)
+    widest = CopyCheckpoint(most, most, most, most, most, most, "t" * 249, "c" * 50, "w" * 100,
+                            "s" * 32)  # fmt: skip
     assert len(widest.metadata()) < 1000
     with pytest.raises(CheckpointError, match="Kafka takes no longer ones than 4096"):
         GOOD._replace(who="w" * 4096).metadata()

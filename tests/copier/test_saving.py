@@ -134,13 +134,18 @@ async def test_a_partition_that_the_group_does_not_know_yet(
     assert group.stored == [(2, 50)]
 
 
-async def test_a_partition_that_is_gone_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pid_that_cannot_be_saved_is_not_sent_under(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once it was, after a minute: a crash then, and all of it was copied again."""
     monkeypatch.setattr(saving, "_GONE_S", 0.0)
+    monkeypatch.setattr(saving, "_GONE_REST_S", 0.001)
     group = Group()
     group.passing.set()
     group.unknown[PLACE] = 10
     await CheckpointCommits(group, CopyMetrics()).save(PLACE, checkpoint(2, 50))
-    assert group.sizes == [1]
+    assert (len(group.sizes), group.stored) == (11, [(2, 50)])
+    assert caplog.text.count("of the source is gone: it is not copied") == 1
 
 
 async def test_many_partitions_take_several_commits() -> None:

@@ -62,6 +62,15 @@ async def test_a_source_that_begins_late() -> None:
     assert (found.equal, found.deleted, found.same) == (100, 40, True), found
 
 
+async def test_records_before_a_send_are_counted_and_not_kept() -> None:
+    """The destination's retention was faster, or the copy is far behind."""
+    found = await compared(
+        source(0, 300), copy((7, 100, [*range(100, 150)]), (7, 160, [*range(160, 200)]))
+    )
+    counts = (found.equal, found.lost, found.behind, found.different, found.doubled)
+    assert counts == (90, 110, 100, 0, 0), found
+
+
 async def test_doubles_where_a_pid_changes() -> None:
     """The first range of each PID begins at 0, whatever the source begins with."""
     found = await compared(

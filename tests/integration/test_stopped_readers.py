@@ -58,6 +58,7 @@ class Reader:
     """Reads t-0 from an offset on."""
 
     place = TopicPartition("t", 0)
+    topic_id = ""
 
     def __init__(self, offset: int) -> None:
         self.wants = offset
