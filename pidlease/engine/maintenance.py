@@ -239,7 +239,7 @@ class Maintenance:
     async def _flush(self) -> None:
         for partition in self._partitions():
             with suppress(LogError):  # it has stopped the partition, and logged that
-                await partition.log.flush()
+                await partition.log.flush(timed=True)
 
     async def retain(self) -> None:
         """Remove segments past retention that no snapshot needs."""

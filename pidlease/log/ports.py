@@ -99,8 +99,11 @@ class PartitionLog(Protocol):
             detail: for the server's log.
         """
 
-    async def flush(self) -> None:
+    async def flush(self, *, timed: bool = False) -> None:
         """Wait until everything acknowledged is durable.
+
+        Parameters:
+            timed: not with fsync policy `never`, which leaves that to the operating system.
 
         Raises:
             LogStoppedError: an fsync failed; the partition is stopped.

@@ -222,7 +222,7 @@ class KafkaPartitionLog:
         """Accept no more appends; the end of the log stays Kafka's."""
         self.stop(reason)
 
-    async def flush(self) -> None:
+    async def flush(self, *, timed: bool = False) -> None:  # noqa: ARG002 - Kafka's affair
         """Return at once: an acknowledged batch is as durable as Kafka's settings make it.
 
         Raises:

@@ -468,8 +468,14 @@ class EmbeddedPartitionLog:
 
     # ------------------------------------------------------------------ flush and retention
 
-    async def flush(self) -> None:
-        """Wait until everything acknowledged is durable."""
+    async def flush(self, *, timed: bool = False) -> None:
+        """Wait until everything acknowledged is durable.
+
+        Parameters:
+            timed: not with fsync policy `never`, which leaves that to the operating system.
+        """
+        if timed and self.config.fsync is FsyncPolicy.NEVER:
+            return
         # In this order: a running append may have read a looser fsync policy before it changed,
         # and sets these fields before it releases the lock.
         busy = self._lock.locked()

@@ -75,7 +75,7 @@ class FakeLog:
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
         self.stop(reason, detail)
 
-    async def flush(self) -> None:
+    async def flush(self, *, timed: bool = False) -> None:
         if self.stopped:
             raise LogStoppedError(self.stopped)
 

@@ -305,6 +305,23 @@ async def test_a_damaged_start_stops_the_partition() -> None:
         await again.partition().delete_records(-1)
 
 
+# ---------------------------------------------------------------------- fsync
+
+
+@pytest.mark.parametrize(("policy", "fsyncs"), [("never", 0), ("interval", 1)])
+async def test_only_policy_interval_has_an_fsync_by_the_clock(policy: str, fsyncs: int) -> None:
+    """Once `never` had one each second, too."""
+    server = await Server(SimFiles()).start()
+    await server.engine.alter_topic("t", {"pidlease.fsync": policy})
+    await server.fill(server.lease(), 0, 3, 0)
+    before = len(server.files.trace)
+    await server.engine.maintenance._flush()
+    done = [str(each) for each in server.files.trace[before:] if each.operation == "fsync"]
+    assert len(done) == fsyncs, done
+    await server.partition().log.flush()
+    assert not server.partition().log.stopped
+
+
 # ---------------------------------------------------------------------- a partition in doubt
 
 
