@@ -13,7 +13,7 @@ from pidlease.kafka.api import API_FETCH
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster, View
 from pidlease.kafka.client.exchange import ask_for
-from pidlease.kafka.client.offset_requests import LATEST, list_offsets
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST, list_offsets
 from pidlease.kafka.client.topic_configs import compacted
 from pidlease.kafka.codec.fetch import (
     READ_COMMITTED,
@@ -165,6 +165,23 @@ class ClusterReader:
         if offset == _NO_OFFSET and timestamp != LATEST:  # no record is so young
             return await self.offset(place, LATEST, isolation)
         return offset
+
+    async def records_until(self, place: TopicPartition) -> tuple[bool, int]:
+        """Return whether a partition has, or had, records, and its end.
+
+        Control batches are none: a server in front of Kafka has one written to each partition that
+        it takes over.
+
+        Raises:
+            CopyError: it cannot be read.
+        """
+        end = await self.offset(place, LATEST)
+        if not end or await self.offset(place, EARLIEST):
+            return end > 0, end
+        async for chunk in self.chunks(place, 0, end):
+            if not all(header.is_control for header, _ in chunk.batches()):
+                return True, end
+        return False, end
 
     async def chunks(
         self, place: TopicPartition, start: int, end: int, isolation: int = READ_UNCOMMITTED

@@ -64,8 +64,8 @@ class ResumeCheck:
                 one did, and its offsets were deleted or have expired (Kafka's
                 offsets.retention.minutes): it would begin a second time.
         """
-        at = await self._target.offset(self._there, LATEST)
-        if at > 0 and not self._settings.append:
+        has_records, at = await self._target.records_until(self._there)
+        if has_records and not self._settings.append:
             topic, partition = self._there
             raise CopyError(
                 f"group {self._settings.group} has saved nothing for {_named(self._place)}, and"

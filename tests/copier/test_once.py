@@ -3,11 +3,13 @@
 import json
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.request import urlopen
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -69,6 +71,31 @@ def test_a_copy_that_is_done_again_copies_nothing(
     compared = copier(tmp_path / "3", source, server, "again", "--verify")
     assert compared.run() == 0, compared.text
     assert f"records {count:,}, equal {count:,}, lost 0" in compared.text
+
+
+def test_a_partition_that_was_only_taken_over_has_no_records(
+    source: KafkaServer, in_front: PidleaseServer, tmp_path: Path
+) -> None:
+    """Once a start that failed after that could not be repeated: it left a marker of its writer."""
+    in_front.start()
+    filled(source, "taken", 2_000, new_random("taken"))
+    make_topic(source.bootstrap, "taken.copy")
+    ends = []
+    consumer = Consumer({"bootstrap.servers": source.bootstrap, "group.id": "taken"})
+    for number in range(PARTITIONS):
+        wanted = {"topic": "taken.copy", "partition": number, "name": f"n{number}"}
+        ask = partial(httpx.post, f"{in_front.http_url}/v1/leases", json=wanted, timeout=WAIT_S)
+        until(lambda: ask().is_success, "a lease")  # noqa: B023 - called at once
+        place = TopicPartition("taken.copy", number)
+        ends.append(consumer.get_watermark_offsets(place, WAIT_S)[1])
+    consumer.close()
+    assert all(ends), ends
+    copying = copier(tmp_path / "1", source, in_front, "taken", "--once")
+    assert copying.run() == 0, copying.text
+    check_same(source, "taken", in_front, "taken.copy")
+    again = copier(tmp_path / "2", source, in_front, "taken", "--once", "--group", "other")
+    assert again.run() == 2, again.text
+    assert "has records already" in again.text
 
 
 def test_onto_a_server_in_front_of_the_same_kafka(

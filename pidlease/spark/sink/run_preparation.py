@@ -169,8 +169,8 @@ class RunPreparation:
                 destination = TopicPartition(topic, number)
                 if destination in ends:
                     continue
-                end = await self._cluster.reader.offset(destination, LATEST)
-                if end and not self._settings.append:
+                has_records, end = await self._cluster.reader.records_until(destination)
+                if has_records and not self._settings.append:
                     raise SinkError(
                         f"{destination} of the destination has records that this checkpoint does"
                         " not know: another query's, or this query's, if its checkpoint was"
