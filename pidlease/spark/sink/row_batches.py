@@ -121,7 +121,8 @@ class RowNumbering:
         if offsets[0] < first or offsets[-1] >= end:
             raise SinkError(
                 f"offsets {offsets[0]} to {offsets[-1]} of {source} are not within the micro-batch,"
-                f" which has {max(first, 0)} to {end - 1}: column {name} was changed"
+                f" which has {max(first, 0)} to {end - 1}: column {name} was changed, or a table's"
+                " source has grown meanwhile (give it option endingOffsets)"
             )
         indexes = _indexes(steps == 0, self._index)
         self._offset, self._index = int(offsets[-1]), int(indexes[-1])
