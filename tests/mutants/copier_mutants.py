@@ -40,6 +40,20 @@ COPIER: Final = (
         _SAVED,
     ),
     Mutant(
+        "a topic that was made anew is read on",
+        "pidlease/copier/source_fetcher.py",
+        "if is_other_topic(reader.topic_id, topic_id_of(self._cluster.view, place.topic)):\n",
+        "if False:\n",
+        ("tests/copier/test_made_anew.py",),
+    ),
+    Mutant(
+        "partitions keep their places while they have records",
+        "pidlease/copier/source_fetcher.py",
+        "                if chunk.data:  # the next fetch begins with those that got nothing\n",
+        "                if True:\n",
+        ("tests/copier/test_source_fetcher.py",),
+    ),
+    Mutant(
         "what waits is saved as it was",
         _SAVING,
         """            async with self._lock:

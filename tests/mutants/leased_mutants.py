@@ -93,9 +93,30 @@ LEASED: Final = (
     Mutant(
         "the PID before is not fenced",
         _NAMING,
-        "                fences[gone] = FENCED_FOR_EVER\n",
+        "                fences[pid] = FENCED_FOR_EVER\n",
         "                pass\n",
         (NAMES,),
+    ),
+    Mutant(
+        "only the last PID before is fenced after a restart",
+        _NAMING,
+        "        return fresh._replace(fenced=left)\n",
+        "        return fresh\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a PID before that never wrote is not fenced after a restart",
+        _NAMING,
+        "                self._leases.hold(pid, until_ms - self._leases.lease_ms)\n",
+        "                pass\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a renewal after the lease is not recognised",
+        _NAMING,
+        "            and (pid == held or self._may_write(pid))\n",
+        "            and self._may_write(pid)\n",
+        ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
         "the PID before is not remembered",

@@ -254,9 +254,16 @@ SHARING: Final = (
     Mutant(
         "a former PID without a lease here is not fenced",
         _NAMED,
-        "            if gone in self._leases or (every and gone >= 0):\n",
-        "            if gone in self._leases:\n",
+        "            if every or pid in self._leases:\n",
+        "            if pid in self._leases:\n",
         (_MOVED,),
+    ),
+    Mutant(
+        "internal topics take part in dividing the slots",
+        "pidlease/core/slots.py",
+        "        if topic in INTERNAL_TOPICS:\n",
+        "        if False:\n",
+        ("tests/unit/core/test_slots.py",),
     ),
     Mutant(
         "a name is new where nothing was seen of its PID",
