@@ -128,7 +128,7 @@ def list_users(data_dir: _DataDir) -> None:
     """
     try:
         found = by_user(_file(data_dir).read())
-    except EntryFileError as error:
+    except (EntryFileError, OSError) as error:
         raise cannot_run(str(error)) from None
     for user in sorted({user for user, _ in found}):
         mechanisms = ", ".join(

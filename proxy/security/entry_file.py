@@ -73,7 +73,8 @@ class EntryFile(Generic[_EntryT]):
         """Return the entries; none if there is no file.
 
         Raises:
-            EntryFileError: a line is no valid entry, or the file cannot be read.
+            EntryFileError: a line is no valid entry, or the file is too long.
+            OSError: it cannot be read now.
         """
         return self.parse(self.content() or b"")
 
@@ -120,14 +121,12 @@ class EntryFile(Generic[_EntryT]):
         """Return the file; None: there is none.
 
         Raises:
-            EntryFileError: the file cannot be read.
+            EntryFileError: the file is too long.
+            OSError: it cannot be read now.
         """
-        try:
-            if not self.files.exists(self.path):
-                return None
-            content = read_file(self.files, self.path)
-        except OSError as error:
-            raise EntryFileError(f"{self.path}: {error}") from error
+        if not self.files.exists(self.path):
+            return None
+        content = read_file(self.files, self.path)
         if len(content) > _FILE_BYTES_MAX:
             raise EntryFileError(f"{self.path} has more than {_FILE_BYTES_MAX} bytes")
         return content

@@ -6,8 +6,9 @@ and quotas in common.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -55,6 +56,11 @@ _EntryT = TypeVar("_EntryT")
 def principal_of(user: str) -> str:
     """Return the principal of a user."""
     return _USER_PREFIX + user
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    """Return an error if the log needs its traceback."""
+    return None if isinstance(error, OSError | SecurityError) else error
 
 
 def user_of(principal: str) -> str:
@@ -231,55 +237,68 @@ class Security:
             except (EntryFileError, CommonFileTooLongError) as error:
                 _log.error("a file is not the same as on the other servers", file=str(path),
                            error=str(error))  # fmt: skip
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - it keeps no other file from being synced
                 again = True
                 what = "a file may not be the same as on the other servers"
-                LINES.write(_log, "warning", what, (path.name, kind_of(error)),
+                LINES.write(_log, "warning", what, (path.name, kind_of(error)), _unexpected(error),
                             file=str(path), error=str(error))  # fmt: skip
         return again
 
     # ------------------------------------------------------------------ changes of files
 
     async def reload(self, *, everything: bool = True) -> None:
-        """Read the files again: all, or those that have changed."""
+        """Read the files again: all, or those that have changed or could not be read."""
         async with self._changing:
-            before, after = self._marks, await asyncio.to_thread(self._present_marks)
-            changed = {path for path in after if everything or after[path] != before.get(path)}
-            if self._users.path in changed:
-                try:
-                    users = by_user(await asyncio.to_thread(self._users.read))
-                    if users != self.credentials:
-                        self._note_change(self._users.path)
-                    self._use(users)
-                except EntryFileError as error:
-                    _log.error("the users were not reloaded; the previous ones stay in force",
-                               error=str(error))  # fmt: skip
-            if self._acls.path in changed:
-                await self._reload_acls()
-            if self._quotas.path in changed:
-                try:
-                    rules = rules_of(await asyncio.to_thread(self._quotas.read))
-                    if rules != self.quotas.rules:
-                        self._note_change(self._quotas.path)
-                    self.quotas.replace(rules)
-                    _log.info("quotas reloaded", entities=len(self.quotas.rules))
-                except EntryFileError as error:
-                    _log.error("the quotas were not reloaded; the previous ones stay in force",
-                               error=str(error))  # fmt: skip
-            if self.certificates is not None and changed.intersection(self.certificates.paths):
-                await asyncio.to_thread(self.certificates.reload)
-            self._marks = after
+            marks = await asyncio.to_thread(self._present_marks)
+            for what, paths, read in self._watched():
+                new = {path: marks[path] for path in paths}
+                changed = any(self._marks.get(path) != new[path] for path in paths)
+                if (everything or changed) and await self._is_read(what, read):
+                    self._marks |= new
+
+    def _watched(self) -> list[tuple[str, list[Path], Callable[[], Awaitable[None]]]]:
+        """Return what the files have, for the log, their paths, and what reads them again."""
+        found: list[tuple[str, list[Path], Callable[[], Awaitable[None]]]] = [
+            ("users", [self._users.path], self._reload_users),
+            ("ACLs", [self._acls.path], self._reload_acls),
+            ("quotas", [self._quotas.path], self._reload_quotas),
+        ]
+        if self.certificates is not None:
+            reload = partial(asyncio.to_thread, self.certificates.reload)
+            found.append(("certificates", self.certificates.paths, reload))
+        return found
+
+    async def _is_read(self, what: str, read: Callable[[], Awaitable[None]]) -> bool:
+        """Read files again; False: this must be tried again, even if they stay the same."""
+        failure = f"the {what} were not reloaded; the previous ones stay in force"
+        try:
+            await read()
+        except EntryFileError as error:
+            _log.error(failure, error=str(error))
+        except Exception as error:  # noqa: BLE001 - it keeps no other file from being read
+            LINES.write(_log, "error", failure, kind_of(error), _unexpected(error),
+                        error=str(error))  # fmt: skip
+            return False
+        return True
+
+    async def _reload_users(self) -> None:
+        users = by_user(await asyncio.to_thread(self._users.read))
+        if users != self.credentials:
+            self._note_change(self._users.path)
+        self._use(users)
+
+    async def _reload_quotas(self) -> None:
+        rules = rules_of(await asyncio.to_thread(self._quotas.read))
+        if rules != self.quotas.rules:
+            self._note_change(self._quotas.path)
+        self.quotas.replace(rules)
+        _log.info("quotas reloaded", entities=len(self.quotas.rules))
 
     async def _reload_acls(self) -> None:
         authorizer = self.authorizer
         if authorizer is None or self.kafka_acls is not None:
             return
-        try:
-            acls = await asyncio.to_thread(self._acls.read)
-        except EntryFileError as error:
-            _log.error("the ACLs were not reloaded; the previous ones stay in force",
-                       error=str(error))  # fmt: skip
-            return
+        acls = await asyncio.to_thread(self._acls.read)
         if acls != authorizer.acls:
             self._note_change(self._acls.path)
         authorizer.replace(acls)
@@ -303,10 +322,7 @@ class Security:
 
     def _present_marks(self) -> dict[Path, object]:
         """Return what changes when a file is changed. Blocks."""
-        paths = [self._users.path, self._acls.path, self._quotas.path]
-        if self.certificates is not None:
-            paths += self.certificates.paths
-        return {path: file_version(path) for path in paths}
+        return {path: file_version(path) for _, paths, _ in self._watched() for path in paths}
 
     def _kafka_acls(self) -> "KafkaAcls | None":
         if self.authorizer is None or not self.config.acls_of_kafka:

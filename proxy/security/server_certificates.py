@@ -89,13 +89,12 @@ class ServerCertificates:
         return [each for each in (files.certificate, files.key, files.ca) if each is not None]
 
     def reload(self) -> None:
-        """Read the files again; if one cannot be used, the previous context stays. Blocks."""
-        try:
-            self._renew()
-        except SecurityError as error:
-            _log.error("the certificates were not reloaded; the previous ones stay in force",
-                       error=str(error))  # fmt: skip
-            return
+        """Read the files again. Blocks.
+
+        Raises:
+            SecurityError: one cannot be used; the previous contexts stay.
+        """
+        self._renew()
         _log.info("certificates reloaded", certificate=str(self._files.certificate))
 
     def _renew(self) -> None:

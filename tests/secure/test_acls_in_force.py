@@ -1,11 +1,14 @@
 """ACLs on the running Kafka listener: what is refused, filtered, and revoked."""
 
 import asyncio
+import errno
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from pidlease.storage.files import RealFiles
 from proxy.kafka.access.secure_connection import SecureConnection
@@ -31,6 +34,7 @@ _ACLS = SecurityConfig(kafka=LOGIN, acls=True)
 _OP, _T, _G, _C = Operation, ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER
 _REFUSED = 29
 _NOTHING = "nothing was changed; the server's log says why"
+_UNREAD = "the ACLs were not reloaded; the previous ones stay in force"
 _WRITE = allow("alice", _OP.WRITE, _T, "t")
 _READ = allow("alice", _OP.READ, _T, "t")
 
@@ -319,6 +323,59 @@ async def test_files_are_read_again_after_an_unexpected_error(
         write_acls(running.folder, _READ)
         async with await running.login("alice") as alice:
             await _sees(alice, "t")
+
+
+async def test_a_change_is_not_lost_when_its_file_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
+    failed: list[Path] = []
+
+    def fail(_: object, path: Path) -> Any:
+        failed.append(path)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with secured(tmp_path, _ACLS, [_READ]) as running:
+        await _topics(running, "t")
+        async with await running.login("alice") as alice:
+            await _sees(alice, "t")
+            path = running.folder / "security" / "acls"
+            with monkeypatch.context() as full, capture_logs() as lines:
+                full.setattr("proxy.security.entry_file.read_file", fail)
+                path.write_text("# no right any more\n")
+                await until(lambda: len(failed) > 2)
+            assert set(failed) == {path}
+            assert [each["event"] for each in lines] == [_UNREAD]
+            await _sees(alice)
+
+
+@pytest.mark.parametrize("failing", ["_users", "certificates"])
+async def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
+    failed: list[None] = []
+
+    def fail() -> Any:
+        failed.append(None)
+        raise OverflowError("a bug")
+
+    file = tmp_path / "changed"
+    async with secured(tmp_path, _ACLS, [_READ]) as running:
+        security, authorizer = running.security, running.security.authorizer
+        assert authorizer is not None
+        if failing == "_users":
+            file = security._users.path
+            monkeypatch.setattr(security._users, "read", fail)
+        else:
+            security.certificates = cast(Any, SimpleNamespace(paths=[file], reload=fail))
+        with file.open("a") as changed:
+            changed.write("# changed\n")
+        write_acls(running.folder)
+        await until(lambda: not authorizer.acls)
+        version = authorizer.version
+        await until(lambda: len(failed) > 2)
+        assert authorizer.version is version, "the ACLs have not changed again"
 
 
 async def test_the_audit_log_is_complete_whatever_fails(

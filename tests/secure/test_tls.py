@@ -267,6 +267,28 @@ async def test_certificates_are_reloaded(tmp_path: Path) -> None:
             pki.server.certificate.write_bytes(good)
 
 
+async def test_a_new_certificate_that_could_not_be_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pki = Pki(tmp_path / "pki")
+    config = SecurityConfig(kafka=_TLS, tls_files=pki.files("required"))
+    async with secured(tmp_path, config) as running:
+        certificates = running.security.certificates
+        assert certificates is not None
+        before = certificates._newest
+
+        def fail(*_: object) -> ssl.SSLContext:
+            raise SecurityError("cannot be used: too many open files")
+
+        with monkeypatch.context() as full:
+            full.setattr("proxy.security.server_certificates.make_context", fail)
+            pki.server.certificate.write_bytes(pki.server.certificate.read_bytes() + b"\n")
+            await running.security.reload(everything=False)
+            assert certificates._newest is before
+        await running.security.reload(everything=False)
+        assert certificates._newest is not before
+
+
 async def test_a_removed_authority_is_no_longer_trusted(tmp_path: Path) -> None:
     """Attack 5: also not for a client that resumes its session."""
     pki, other = Pki(tmp_path / "pki"), Pki(tmp_path / "other")
