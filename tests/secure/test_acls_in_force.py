@@ -15,6 +15,7 @@ from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.produce_api import _RepeatedProduce
 from proxy.security.acls import Operation, Pattern, Permission, ResourceKind
+from proxy.security.authorizer import Authorizer, Caller, Right
 from proxy.security.security import Security
 from proxy.security.security_config import SecurityConfig
 from tests.client.harness import until
@@ -143,6 +144,29 @@ async def test_fetches_that_wait_for_their_turn_obey_a_revocation(tmp_path: Path
                 codes = [each.code for each in fetched_of(body)]
                 assert sorted(codes) == [0, *[_REFUSED] * refused]
                 assert not any(each.data for each in fetched_of(body))
+
+
+async def test_a_right_that_is_revoked_during_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long Fetch is decided in steps."""
+    permits = Authorizer.permits
+
+    def revoke(self: Authorizer, caller: Caller, *rights: Right) -> bool:
+        allowed = permits(self, caller, *rights)
+        if allowed:
+            self.replace(())
+        return allowed
+
+    async with secured(tmp_path, _ACLS, [_READ]) as running:
+        await _topics(running, "t")
+        async with await running.login("alice") as alice, await running.login("root") as root:
+            assert (await root.produce("t", batch([b"secret"]))).code == 0
+            monkeypatch.setattr(Authorizer, "permits", revoke)
+            others = [(f"absent-{number}", 0, 0) for number in range(300)]
+            found = fetched_of(await alice.call(FETCH, 11, **fetched([("t", 0, 0), *others])))
+            assert [each.code for each in found] == [_REFUSED] * 301
+            assert not any(each.data for each in found)
 
 
 async def test_metadata_shows_only_what_a_client_may_see(tmp_path: Path) -> None:

@@ -263,7 +263,8 @@ class SecuredApis:
         if self._authorizer is None and header.api_key not in self._own:
             return self._answer_inner(slot, header, frame)
         if header.api_key == API_FETCH and self._may_fetch(slot, header, frame):
-            return self._fetch(slot, header, frame)
+            version = cast(Authorizer, self._authorizer).version
+            return self._fetch(version, slot, header, frame)
         if len(frame) <= _AT_ONCE_BYTES:
             return at_once(self._decide(slot, header, frame))
         cast(SecureConnection, slot.connection).hold()
@@ -281,10 +282,15 @@ class SecuredApis:
                 secured.may_read_from.add(topic)
         return True
 
-    def _fetch(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
-        """Let a Fetch be answered; it may wait long, and is decided again if the ACLs change."""
+    def _fetch(
+        self, version: object, slot: Slot, header: RequestHeader, frame: bytearray
+    ) -> Answered:
+        """Let a Fetch be answered; it may wait long, and is decided again if the ACLs change.
+
+        Parameters:
+            version: of the ACLs when its decision began.
+        """
         authorizer = cast(Authorizer, self._authorizer)
-        version = authorizer.version
 
         def is_allowed() -> bool:
             return authorizer.version is version or self._may_fetch(slot, header, frame)
@@ -338,6 +344,9 @@ class SecuredApis:
     ) -> Answered:
         key, rule, turns = header.api_key, RULES[header.api_key], TimeSlices()
         array = rule.array(request)
+        fetch = None
+        if key == API_FETCH:
+            fetch = partial(self._fetch, cast(Authorizer, self._authorizer).version)
         kept: list[Any] = []
         refused: dict[Any, ErrorCode] = {}  # each once, however often it is named
         for item in getattr(request, array):
@@ -349,6 +358,8 @@ class SecuredApis:
             if turns.due(_DECISION_STEPS):
                 await asyncio.sleep(0)
         if not refused:
+            if fetch is not None:
+                return fetch(slot, header, frame)
             if key == API_OFFSET_FETCH:  # it has a list only if it names no topics
                 return self._inner.answer(slot, header, frame)
             return self._answer_shown(slot, header, frame, rule)
@@ -360,7 +371,7 @@ class SecuredApis:
         caller = caller_of(slot.connection)
         add = partial(self._add_refused, header, rule, caller, refused.items())
         long = len(frame) > _AT_ONCE_BYTES or None
-        return self._rewritten(slot, header, rest, add, long=long)
+        return self._rewritten(slot, header, rest, add, fetch, long=long)
 
     def _permits(self, caller: Caller) -> _Permits:
         if self._authorizer is None:
@@ -382,8 +393,6 @@ class SecuredApis:
         if header.api_key in AUDITED:
             note = partial(self._note_changes, slot, header, frame)
             return self._rewritten(slot, header, frame, note, self._inner.answer, long=False)
-        if header.api_key == API_FETCH and self._authorizer is not None:
-            return self._fetch(slot, header, frame)
         if header.api_key != API_INIT_PRODUCER_ID:
             return self._inner.answer(slot, header, frame)
         token = USER.set(user_of(caller_of(slot.connection).principal))
