@@ -83,6 +83,8 @@ class ZooKeeperOwnership(Ownership):
 
     def _is_still(self) -> bool:
         found = self._owner()
+        if found is None and self._has_members():
+            return False  # without a claim first: they end when they see another one
         if found is None and not self._make():
             found = self._owner()
             if found is None:
@@ -91,9 +93,11 @@ class ZooKeeperOwnership(Ownership):
             return False
         # The response to the creation of the node may have been lost: when it was made is unknown.
         changes = self._count_changes()
-        alone = changes in (self._changes, self._changes + _OWN_CHANGES)
+        if changes not in (self._changes, self._changes + _OWN_CHANGES):
+            self._zookeeper.call(lambda client: client.delete_async(self._node))
+            return False
         self._changes = changes
-        return alone
+        return True
 
     def _make(self) -> bool:
         """Create the node; False: there is one."""

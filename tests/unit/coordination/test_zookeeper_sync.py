@@ -342,6 +342,28 @@ def test_an_owner_that_was_replaced_does_not_believe_a_server_that_lags(
     assert json.loads(ensemble.one.data(f"{ROOT}/owners/c/owner"))["server"] == "one"
 
 
+@pytest.mark.parametrize("is_member_left", [True, False])
+def test_a_server_that_was_replaced_leaves_no_claim(
+    ensemble: Ensemble, *, is_member_left: bool
+) -> None:
+    """Active servers have served meanwhile, and end when they see its claim."""
+    alone, client = ZooKeeperOwnership(ensemble.one, "c", "one", "one"), ensemble.clients[0]
+    claim, folder = f"{ROOT}/owners/c/owner", f"{ROOT}/shared/c/members"
+    assert alone.claim() == ""
+    client.delete_async(claim)  # its session has ended
+    ensemble.other.ensure(folder)
+    ensemble.other.ensure(f"{folder}/1")
+    ensemble.clients[1].create_async(claim, ephemeral=True)
+    ensemble.clients[1].delete_async(claim)  # the member that made the claim has left
+    if not is_member_left:
+        ensemble.clients[1].delete_async(f"{folder}/1")
+    created = client._leader[f"{ROOT}/owners/c"].cversion
+    assert not alone.still()
+    assert ensemble.one.node(claim) is None
+    assert (client._leader[f"{ROOT}/owners/c"].cversion == created) is is_member_left
+    assert not alone.still()
+
+
 def test_a_sync_whose_answer_is_lost_fails_the_read(ensemble: Ensemble) -> None:
     """The read may have gone to another server, behind the loss of the connection."""
     names = ensemble.one
