@@ -63,6 +63,8 @@ class CheckpointCommits:
         self._commits: Final = commits
         self._metrics: Final = metrics
         self._lock: Final = asyncio.Lock()
+        #: Partitions that the coordinator did not know at their last commit.
+        self._gone: set[TopicPartition] = set()
 
     async def save_all(self, copies: Iterable[Savable]) -> None:
         """Commit the checkpoints of copies that have a new one.
@@ -82,8 +84,10 @@ class CheckpointCommits:
                     if each.done is not None
                 }
                 gone = await self._commit({each.place: done for each, done in due.items()})
-            for place in gone:
+            for place in gone - self._gone:
                 _log.warning("%s of the source is gone: its offset is not saved", place)
+            self._gone.difference_update(each.place for each in due)
+            self._gone |= gone
             for each, done in due.items():
                 is_saved = each.place not in gone
                 if is_saved and each.done is not None and each.done.pid == done.pid:

@@ -134,6 +134,26 @@ async def test_a_partition_that_the_group_does_not_know_yet(
     assert group.stored == [(2, 50)]
 
 
+async def test_a_partition_that_is_gone_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is tried again all the same: the coordinator may not know it yet."""
+    group = Group()
+    group.passing.set()
+    group.unknown[PLACE] = 3
+    under_test = CheckpointCommits(group, CopyMetrics())
+    copy = Copy(PLACE, checkpoint(1, 40))
+    for _ in range(4):
+        await under_test.save_all([copy])
+    assert group.sizes == [1] * 4
+    assert copy.kept == checkpoint(1, 40)
+    assert len(caplog.records) == 1
+    group.unknown[PLACE] = 1
+    copy.done = checkpoint(1, 50)
+    await under_test.save_all([copy])
+    assert len(caplog.records) == 2, "it was there meanwhile"
+
+
 async def test_a_pid_that_cannot_be_saved_is_not_sent_under(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
