@@ -37,6 +37,11 @@ RETRY_S: Final = 0.2
 MADE_ANEW: Final = "was deleted and made anew: copy it to a new topic, with another group"
 #: A part of a compacted topic is empty if nothing came for so long.
 _COMPACTED_S: Final = 5.0
+#: Added to the error if nothing comes from a topic without known settings.
+_HINT: Final = (
+    ". Compaction may have removed the rest, but the settings of the topic cannot be read: this"
+    " needs the right DescribeConfigs on the topic"
+)
 _WAIT_MS: Final = 100
 _READ_BYTES: Final = 4 << 20
 _PART_BYTES: Final = 1 << 20
@@ -201,7 +206,7 @@ class ClusterReader:
         """
         limits = FetchLimits(_WAIT_MS, _READ_BYTES, _PART_BYTES, isolation)
         loop = asyncio.get_running_loop()
-        moved_at = loop.time()
+        moved_at, hint = loop.time(), ""
         while start < end:
             chunk = await self._ask(place, partial(_fetch_one, {place: start}, limits))
             if chunk.data:
@@ -213,24 +218,23 @@ class ClusterReader:
             if waited > self._seconds:
                 raise CopyError(
                     f"{self.name}: {place}: nothing comes from offset {start} on; it ends at"
-                    f" {chunk.end_offset}, and should go up to {end}"
+                    f" {chunk.end_offset}, and should go up to {end}{hint}"
                 )
-            if (
-                chunk.end_offset >= end
-                and waited > min(_COMPACTED_S, self._seconds / 2)
-                and await self._is_compacted(place.topic)
-            ):
-                return
+            if chunk.end_offset >= end and waited > min(_COMPACTED_S, self._seconds / 2):
+                is_compacted = await self._is_compacted(place.topic)
+                if is_compacted:
+                    return
+                hint = _HINT if is_compacted is None else ""
             await asyncio.sleep(RETRY_S)
 
-    async def _is_compacted(self, topic: str) -> bool:
-        """Return whether a topic is compacted; False: it is not, or the cluster does not say so."""
+    async def _is_compacted(self, topic: str) -> bool | None:
+        """Return whether a topic is compacted; None: the cluster does not return its settings."""
         try:
             found = await compacted(await self._cluster.any_connection(), [topic])
         except UpstreamError as error:
             _log.info("%s: the settings of %s: %s", self.name, topic, error)
-            return False
-        return found.get(topic, False)
+            return None
+        return found.get(topic)
 
     async def _leader(self, place: TopicPartition) -> BrokerConnection:
         """Return a connection to a partition's leader; without one, load the metadata again.

@@ -84,6 +84,24 @@ async def test_an_end_that_is_never_there_is_an_error(tmp_path: Path) -> None:
             await read(server.port, 50, 1.0)
 
 
+async def test_the_error_names_the_right_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, a part that was compacted away cannot be told from one that does not come."""
+    async with filled(tmp_path) as server:
+        server.door.budget.add(_HELD)  # nothing comes
+        with pytest.raises(CopyError, match=r"should go up to 40$"):
+            await read(server.port, seconds=1.0)
+
+        async def refused(*_: object) -> dict[str, bool]:
+            return {}
+
+        monkeypatch.setattr(cluster_reader, "compacted", refused)
+        with pytest.raises(CopyError, match="the right DescribeConfigs on the topic"):
+            await read(server.port, seconds=1.0)
+        server.door.budget.release(_HELD)
+
+
 async def test_what_is_not_known_to_be_compacted_is_not(tmp_path: Path) -> None:
     async with filled(tmp_path) as server, reading(server.port) as reader:
-        assert [await reader._is_compacted(each) for each in ("t", "none")] == [False, False]
+        assert [await reader._is_compacted(each) for each in ("t", "none")] == [False, None]
