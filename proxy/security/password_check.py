@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
+from weakref import WeakValueDictionary
 
 from proxy.security.scram_credentials import (
     SHA_256,
@@ -19,10 +20,9 @@ from proxy.security.scram_credentials import (
 
 #: Passwords that were right a moment ago: HTTP clients send theirs with each request.
 _KEPT_MAX: Final = 10_000
-#: Checks that wait or run at once; more are refused.
+#: Checks that wait or run at once. A check is refused if its address has as many as are free: so
+#: one address fills half, and leaves room for others.
 _WAITING_MAX: Final = 200
-#: The same of one client address, so that it does not keep all others out.
-_WAITING_OF_ADDRESS_MAX: Final = 8
 
 
 class TooManyLoginsError(Exception):
@@ -30,7 +30,7 @@ class TooManyLoginsError(Exception):
 
 
 class PasswordCheck:
-    """Checks passwords, in a thread.
+    """Checks passwords, in a thread. Client addresses take turns.
 
     A check of an unknown user takes as long as one of a known user. A password that was right is
     not hashed again while the user's credential stays the same.
@@ -47,11 +47,15 @@ class PasswordCheck:
         # One thread: a flood of passwords takes one core at most.
         self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._waiting: Counter[str] = Counter()
+        #: The thread has one check of each address at most, so none waits for all of another's.
+        self._turns: Final = WeakValueDictionary[str, asyncio.Lock]()
         #: A client that has just started sends one password on many connections.
-        self._running: dict[tuple[bytes, Credential], asyncio.Future[bool]] = {}
+        self._running: dict[tuple[bytes, Credential], asyncio.Task[bool]] = {}
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and all checks."""
+        for each in self._running.values():
+            each.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def is_right(self, user: str, password: str, address: str) -> bool:
@@ -79,21 +83,25 @@ class PasswordCheck:
             self._right.popitem(last=False)
         return True
 
-    def _start(self, credential: Credential, password: str, address: str) -> "asyncio.Future[bool]":
+    def _start(self, credential: Credential, password: str, address: str) -> "asyncio.Task[bool]":
         waiting = self._waiting
-        if waiting.total() >= _WAITING_MAX or waiting[address] >= _WAITING_OF_ADDRESS_MAX:
+        if waiting[address] >= _WAITING_MAX - waiting.total():
             raise TooManyLoginsError
         waiting[address] += 1
 
-        def ended(_: "asyncio.Future[bool]") -> None:
+        def ended(_: "asyncio.Task[bool]") -> None:
             waiting[address] -= 1
             if not waiting[address]:
                 del waiting[address]
 
-        loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self._threads, verifies, credential, password)
+        running = asyncio.create_task(self._check(credential, password, address))
         running.add_done_callback(ended)
         return running
+
+    async def _check(self, credential: Credential, password: str, address: str) -> bool:
+        async with self._turns.setdefault(address, asyncio.Lock()):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, verifies, credential, password)
 
     def was_right(self, user: str, password: str) -> bool:
         """Whether a password is known to be right, without a hash that takes long."""

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import struct
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,13 @@ from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from proxy.security import password_check
 from proxy.security.password_check import PasswordCheck, TooManyLoginsError
-from proxy.security.scram_credentials import SHA_256, SHA_512, StandIns, credential_for
+from proxy.security.scram_credentials import (
+    SHA_256,
+    SHA_512,
+    Credential,
+    StandIns,
+    credential_for,
+)
 from proxy.security.security_config import SecurityConfig
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient, produced
@@ -237,17 +244,60 @@ async def test_too_many_logins_at_once_are_no_wrong_passwords(
             assert await plain(client, "alice", PASSWORDS["alice"]) == 0
 
 
-async def test_one_address_does_not_keep_others_out() -> None:
-    known = credential_for("alice", SHA_256, "secret")
+async def test_one_address_does_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor clients at the same address: they may share that of a load balancer."""
+    known, checked = credential_for("alice", SHA_256, "secret"), list[str]()
+    may_check = threading.Event()
+
+    def verifies(credential: Credential, password: str) -> bool:
+        may_check.wait(30)
+        checked.append(password)
+        return credential is known
+
+    monkeypatch.setattr(password_check, "verifies", verifies)
     check = PasswordCheck(lambda: {("alice", SHA_256): known}, StandIns())
-    async with asyncio.TaskGroup() as guesses:
-        tasks = [guesses.create_task(_guess(check, number)) for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        guesses = [group.create_task(_guess(check, number)) for number in range(20)]
         await asyncio.sleep(0)
-        assert await check.is_right("alice", "secret", "10.0.0.2")
-    assert [each.result() for each in tasks] == [False] * 8 + [None] * 12
-    assert await check.is_right("alice", "secret", "10.0.0.1")
+        others = [
+            group.create_task(check.is_right("alice", password, address))
+            for password, address in (("b", "10.0.0.2"), ("c", "10.0.0.3"), ("a", "10.0.0.1"))
+        ]
+        await asyncio.sleep(0.01)
+        may_check.set()
+    assert [each.result() for each in guesses] == [False] * 20
+    assert [each.result() for each in others] == [True] * 3
+    assert checked == ["guess 0", "b", "c", *(f"guess {each}" for each in range(1, 20)), "a"]
     assert not check._waiting
+    assert not check._turns
     check.close()
+
+
+async def test_addresses_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One takes half of it, and the next one half of the rest."""
+    monkeypatch.setattr(password_check, "_WAITING_MAX", 30)
+    monkeypatch.setattr(password_check, "verifies", lambda *_: False)
+    check = PasswordCheck(dict, StandIns())
+    async with asyncio.TaskGroup() as group:
+        floods = [
+            [group.create_task(_guess(check, first + each, address)) for each in range(40)]
+            for first, address in ((0, "10.0.0.1"), (40, "10.0.0.2"))
+        ]
+        await asyncio.sleep(0)
+        assert check._waiting == {"10.0.0.1": 15, "10.0.0.2": 8}
+        assert await _guess(check, 80, "10.0.0.3") is False
+    for flood, let_in in zip(floods, (15, 8), strict=True):
+        assert [each.result() for each in flood] == [False] * let_in + [None] * (40 - let_in)
+    check.close()
+
+
+async def test_a_stop_ends_all_checks() -> None:
+    check = PasswordCheck(dict, StandIns())
+    tasks = [asyncio.create_task(_guess(check, number)) for number in range(5)]
+    await asyncio.sleep(0)
+    check.close()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in found] == [asyncio.CancelledError] * 5
 
 
 async def test_one_password_on_many_connections_is_checked_once() -> None:
@@ -263,10 +313,10 @@ async def test_one_password_on_many_connections_is_checked_once() -> None:
     check.close()
 
 
-async def _guess(check: PasswordCheck, number: int) -> bool | None:
+async def _guess(check: PasswordCheck, number: int, address: str = "10.0.0.1") -> bool | None:
     """Whether a guess is right; None: it must wait for later."""
     try:
-        return await check.is_right("alice", f"guess {number}", "10.0.0.1")
+        return await check.is_right(f"user {number}", f"guess {number}", address)
     except TooManyLoginsError:
         return None
 
