@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -40,6 +40,8 @@ from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
 
 PARTITIONS: Final = 6
+#: How long the loads of a failed test may take to end, in seconds.
+_LEFT_S: Final = 10.0
 NAMES: Final = ("a", "b", "c")
 
 
@@ -114,10 +116,18 @@ class Several:
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
         admin.delete_topics([topic])[topic].result(WAIT_S)
 
-    def loads(self, topic: str) -> list[Load]:
+    @contextmanager
+    def loads(self, topic: str) -> Iterator[list[Load]]:
         """Start one load of each kind; their leases come from different servers."""
         one, two = self.random.sample([each.server for each in self.members], 2)
-        return all_loads(self.bootstrap, one, two, topic, PARTITIONS, self.random)
+        loads = all_loads(self.bootstrap, one, two, topic, PARTITIONS, self.random)
+        try:
+            yield loads
+        except BaseException:
+            for load in loads:  # they would write on during the next tests
+                with suppress(AssertionError):
+                    load.finish(_LEFT_S)
+            raise
 
     def read_back(self, topic: str, loads: Sequence[Load]) -> list[Stored]:
         """Let the loads finish, and compare what they were told with what Kafka has."""

@@ -339,17 +339,17 @@ def test_faults(some: Several, name: str) -> None:
     fault = FAULTS[name]
     some.random = new_random(f"several-{name}")
     topic = some.topic(f"{name.replace(' ', '-')}-{some.members[0].server.kafka_port}")
-    loads = some.loads(topic)
-    get_on(loads, within_s=WAIT_S)
     done: Counter[str] = Counter()
     taken = some.metric(_TAKEN)
     began = time.monotonic()
-    for number in range(fault.times):
-        fault.strike(Round(some, topic, loads, number, done))
-        if number % 10 == 9 or fault.times < 100:
-            get_on(loads, within_s=WAIT_S)
-    get_on(loads, within_s=WAIT_S)
-    stored = some.read_back(topic, loads)
+    with some.loads(topic) as loads:
+        get_on(loads, within_s=WAIT_S)
+        for number in range(fault.times):
+            fault.strike(Round(some, topic, loads, number, done))
+            if number % 10 == 9 or fault.times < 100:
+                get_on(loads, within_s=WAIT_S)
+        get_on(loads, within_s=WAIT_S)
+        stored = some.read_back(topic, loads)
     print(f"{name}: {dict(done)}, {len(stored)} records, {time.monotonic() - began:.0f} s")
     some.drop(topic)
     assert all(done[each] for each in fault.happens), done
