@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 _JITTER: Final = 0.2
 #: After so many seconds without a response, the log says so.
 _SLOW_S: Final = 1.0
+#: A topic is dropped from the metadata requests after so many seconds without use, or up to twice
+#: as many.
+_IDLE_S: Final = 300.0
 #: Waiting does not change these.
 _FINAL: Final = frozenset({INVALID_TOPIC_EXCEPTION, TOPIC_AUTHORIZATION_FAILED})
 
@@ -37,13 +40,15 @@ class LeaderConnections:
     def __init__(self, host: ConnectionHost) -> None:
         self._host: Final[ConnectionHost] = host
         self._settings: Final = host.settings
-        self.cluster: Final = Cluster(_config(host.settings), creates_topics=True)
+        self.cluster: Final = Cluster(_config(host.settings))
         self._connections: dict[int, BrokerConnection] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._waiting: dict[int, set[PartitionQueue]] = {}
         self._failures: Counter[int] = Counter()
         #: Why there is no connection to a node.
         self._obstacles: dict[int, str] = {}
+        #: The topics used since idle ones were last dropped.
+        self._used: set[str] = set()
 
     async def start(self) -> None:
         """Load the metadata from one of the bootstrap servers.
@@ -72,6 +77,7 @@ class LeaderConnections:
                     raise ProducerError(f"no bootstrap server responds: {error}") from None
                 await asyncio.sleep(wait)
             else:
+                self._host.spawn(self._drop_idle_topics())
                 return
             finally:
                 timer.cancel()
@@ -81,16 +87,18 @@ class LeaderConnections:
         _log.warning("no bootstrap server responds within %g s: %s", _SLOW_S, servers)
 
     async def topic(self, name: str) -> UpstreamTopic:
-        """Return a topic, with its metadata loaded from now on; the server may create it.
+        """Return a topic, with its metadata loaded from now on; an unknown one may be created.
 
         Raises:
             ProducerError: for the request timeout, the servers did not have it; it may not be
                 seen; or for the delivery timeout, no server returned metadata.
         """
         cluster, loop = self.cluster, asyncio.get_running_loop()
-        cluster.topics.add(name)
+        self._used.add(name)
         began = loop.time()
         while (found := cluster.view.topics.get(name)) is None:
+            cluster.topics.add(name)
+            cluster.new.add(name)
             failure = await cluster.load()
             if name in cluster.view.topics:
                 continue
@@ -106,7 +114,8 @@ class LeaderConnections:
 
     def connection(self, partition: PartitionQueue) -> BrokerConnection | None:
         """Return the connection to a partition's leader; None: it is woken when there is one."""
-        node = self.cluster.view.leader(partition.topic, partition.partition)
+        self._used.add(partition.topic)
+        node = self._leader(partition)
         connection = self._connections.get(node)
         if connection is not None and connection.open:
             return connection
@@ -118,7 +127,7 @@ class LeaderConnections:
 
     def obstacle(self, partition: PartitionQueue) -> str:
         """Return why there is no connection to a partition's leader; empty: none has failed."""
-        node = self.cluster.view.leader(partition.topic, partition.partition)
+        node = self._leader(partition)
         return self._obstacles.get(node, "")
 
     def refresh(self) -> None:
@@ -136,6 +145,18 @@ class LeaderConnections:
             connection.close()
         await self.cluster.close()
 
+    def _leader(self, partition: PartitionQueue) -> int:
+        return self.cluster.view.leader(partition.topic, partition.partition)
+
+    async def _drop_idle_topics(self) -> None:
+        """Request no metadata of topics without use; their next record loads it again."""
+        while True:
+            await asyncio.sleep(_IDLE_S)
+            queues = self._host.partitions.values()
+            pending = {each.topic for each in queues if each.oldest is not None}
+            self.cluster.topics.intersection_update(self._used | pending)
+            self._used = pending
+
     async def _connect(self, node: int) -> None:
         try:
             await self._open_or_wait(node)
@@ -151,6 +172,10 @@ class LeaderConnections:
             return
         self._failures[node] += 1
         await self.cluster.load()
+        if node == NO_LEADER and any(
+            self._leader(each) != NO_LEADER for each in self._waiting.get(node, ())
+        ):
+            return  # a topic that was idle, or a leader was elected
         await asyncio.sleep(self.backoff(self._failures[node]))
 
     async def _open(self, node: int) -> bool:

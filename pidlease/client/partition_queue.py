@@ -62,6 +62,10 @@ class ConnectionHost(Protocol):
     def metrics(self) -> ProducerMetrics:
         """The producer's counters."""
 
+    @property
+    def partitions(self) -> Mapping[tuple[str, int], PartitionQueue]:
+        """The partitions with a queue, by (topic, partition)."""
+
     def wake(self, partition: PartitionQueue) -> None:
         """Look at a partition: it may have a batch to send."""
 
@@ -100,10 +104,6 @@ class Host(ConnectionHost, Protocol):
     @property
     def memory(self) -> Memory:
         """The buffer memory of its partitions."""
-
-    @property
-    def partitions(self) -> Mapping[tuple[str, int], PartitionQueue]:
-        """The partitions with a queue, by (topic, partition)."""
 
     def began(self, partition: PartitionQueue) -> None:
         """Note that a partition has begun a batch."""

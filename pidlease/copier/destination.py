@@ -45,6 +45,11 @@ class Destination:
         self._channels: dict[PartitionQueue, Channel] = {}
         self._broken: BaseException | None = None
 
+    @property
+    def partitions(self) -> dict[tuple[str, int], PartitionQueue]:
+        """The copied partitions, by (topic, partition)."""
+        return {(each.topic, each.partition): each for each in self._channels}
+
     async def start(self) -> None:
         """Connect.
 

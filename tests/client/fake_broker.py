@@ -92,6 +92,7 @@ class FakeBroker:
         leader: the node, from 1, that has all partitions.
         client_ids: that requests came with.
         described: topics that metadata was requested of; None stands for all.
+        auto_create: whether a request for metadata creates topics, if it allows that.
     """
 
     def __init__(self, leases: FakeLeases, topics: dict[str, int], nodes: int = 1) -> None:
@@ -110,6 +111,7 @@ class FakeBroker:
         self.leader = 1
         self.client_ids: set[str] = set()
         self.described: set[str | None] = set()
+        self.auto_create = False
         self.release = asyncio.Event()
         self.look: dict[int, asyncio.Event] = {}
         self.open = asyncio.Event()
@@ -175,8 +177,12 @@ class FakeBroker:
             writer.transport.abort()
 
     def metadata(self, body: BytesIO) -> bytes:
-        named = MetadataRequest_v5.decode(body).topics
+        request = MetadataRequest_v5.decode(body)
+        named = request.topics
         self.described.update([None] if named is None else named)
+        if self.auto_create and request.allow_auto_topic_creation:
+            for each in named:
+                self.topics.setdefault(each, 1)
         wanted = list(self.topics) if named is None else named
         topics: list[Any] = [
             (0 if each in self.topics else 3, each, False,

@@ -31,9 +31,16 @@ CLIENT: Final = (
     Mutant(
         "all topics are looked up",
         _METADATA,
-        "        return await self._view_of(connection, frozenset(self.topics), create",
-        "        return await self._view_of(connection, None, create",
+        "await self._view_of(connection, self.topics - new)",
+        "await self._view_of(connection, None)",
         _SENT,
+    ),
+    Mutant(
+        "a refresh creates deleted topics",
+        _METADATA,
+        "await self._view_of(connection, self.topics - new)",
+        "await self._view_of(connection, self.topics - new, create=True)",
+        ("tests/client/test_topics_in_use.py",),
     ),
     Mutant(
         "a defect in the handling of a response goes unnoticed",

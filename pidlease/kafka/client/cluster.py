@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pidlease.kafka.api import API_METADATA
@@ -95,18 +95,18 @@ class Cluster:
 
     Parameters:
         config: the settings of the connections.
-        creates_topics: whether Kafka may create `topics` (auto.create.topics.enable).
 
     Attributes:
         topics: the topics to request.
+        new: those of `topics` that Kafka may create (auto.create.topics.enable), in one request.
         view: the metadata.
         on_change: called, on the event loop, after a change: the view before, and the new one.
     """
 
-    def __init__(self, config: UpstreamConfig, *, creates_topics: bool = False) -> None:
+    def __init__(self, config: UpstreamConfig) -> None:
         self.config: Final = config
-        self._creates_topics: Final = creates_topics
         self.topics: Final[set[str]] = set()
+        self.new: set[str] = set()
         self.view: View = View()
         self.on_change: Final[list[Callable[[View, View], None]]] = []
         self._connections: dict[Address, BrokerConnection] = {}
@@ -288,7 +288,13 @@ class Cluster:
         Raises:
             UpstreamError: it does not respond.
         """
-        return await self._view_of(connection, frozenset(self.topics), create=self._creates_topics)
+        new, self.new = self.new, set()
+        found = await self._view_of(connection, self.topics - new)
+        if not new:
+            return found
+        created = await self._view_of(connection, new, create=True)
+        topics, errors = {**found.topics, **created.topics}, {**found.errors, **created.errors}
+        return replace(created, topics=topics, errors=errors)
 
     def _show(self, found: View, started: float) -> None:
         """Replace the view.
