@@ -34,7 +34,9 @@ _FILES: Final = (
     *sorted((_CLIENT / "src").iterdir()), _CLIENT / "package.json", _CLIENT / "package-lock.json",
     _CLIENT / "tsconfig.json", _CLIENT / ".npmrc",
 )  # fmt: skip
-_PAGE: Final = Path(__file__).parent / "node" / "till.html"
+_PAGE: Final = _PROGRAM.with_name("till.html")
+_FORGOTTEN: Final = _PROGRAM.with_name("forgotten.js")
+_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN)
 _KILLS: Final = 200 if SOAK else 5
 #: Records that are kept between two kills.
 _PART: Final = 12
@@ -49,12 +51,12 @@ def _built() -> Path:
             folder = target / "src" if file.suffix == ".ts" else target
             folder.mkdir(exist_ok=True)
             shutil.copy(file, folder)
-        for file in (_PROGRAM, _PAGE):
+        for file in _PROGRAMS:
             shutil.copy(file, target)
         install.run(["npm", "ci"], target)
         install.run(["npm", "run", "build"], target)
 
-    return install.built("js-client", [*_FILES, _PROGRAM, _PAGE], compile_into)
+    return install.built("js-client", [*_FILES, *_PROGRAMS], compile_into)
 
 
 @pytest.mark.timeout(7200 if SOAK else 300)
@@ -99,6 +101,21 @@ def _progress(child: Child, records: int) -> None:
     while child.line_count() < wanted and child.process.poll() is None:
         assert time.monotonic() < deadline, child.out.with_suffix(".err").read_text()
         time.sleep(0.005)
+
+
+def test_a_producer_that_the_server_has_forgotten_goes_on(tmp_path: Path) -> None:
+    if missing := node_missing():
+        pytest.skip(missing)
+    program = _built() / _FORGOTTEN.name
+    with server_in(tmp_path / "server") as server:
+        server.restart({"lease_seconds": "1"})
+        make_topic(server)
+        command = ["node", str(program), server.http_url, "1000"]
+        with Child.start("forgotten", command, tmp_path) as child:
+            child.process.wait(_HANG_S)
+        said = ["stored", "stored", "in_doubt 3", "in_doubt 3", "stored", "in_doubt 5", "stored"]
+        assert child.lines() == said, child.told()
+        assert read_back(server) == ["1", "2", "3", "4", "5"]
 
 
 # ---------------------------------------------------------------------- Chromium

@@ -64,12 +64,18 @@ export class RefusedError extends Error {
   }
 }
 
+/** The server's error: a problem document. */
+interface Problem {
+  code: string
+  detail: string
+  expected_seq?: number | null
+}
+
 const PAUSE_MIN_MS = 50
 const REQUEST_MS = 30_000
 
 export class Producer {
   private state: State
-  private readonly epoch: number
   private running: Promise<void> | null = null
   private failure: Error | null = null
   private readonly closing = new AbortController()
@@ -78,7 +84,6 @@ export class Producer {
 
   private constructor(private readonly options: Options, state: State) {
     this.state = state
-    this.epoch = state.epoch
     globalThis.addEventListener?.("online", this.wake)
   }
 
@@ -140,7 +145,7 @@ export class Producer {
   async settle(inLog: boolean): Promise<void> {
     await this.change((state) => {
       const queue = inLog ? state.queue.slice(state.doubt?.count ?? 0) : state.queue
-      return { ...state, doubt: null, queue }
+      return { ...state, epoch: state.epoch + 1, seq: 0, doubt: null, queue }
     })
     this.send()
   }
@@ -155,7 +160,7 @@ export class Producer {
 
   private async change(change: (state: State) => State): Promise<void> {
     const next = await this.options.place.update((state) => {
-      if (state?.epoch !== this.epoch) throw new TakenOverError("another producer has the place")
+      if (state?.epoch !== this.state.epoch) throw new TakenOverError("another producer has the place")
       return change(state)
     })
     this.state = next
@@ -176,14 +181,15 @@ export class Producer {
 
   private async run(): Promise<void> {
     while (this.state.queue.length && !this.closing.signal.aborted) {
-      if (!this.state.doubt) {
+      const sentBefore = this.state.doubt !== null
+      if (!sentBefore) {
         await this.change((state) => {
           const count = Math.min(state.queue.length, this.options.batchMax ?? 100)
           const doubt = { epoch: state.epoch, seq: state.seq, count, since: Date.now() }
           return { ...state, seq: state.seq + 1, doubt }
         })
       }
-      if (!(await this.stored(this.state.doubt as Doubt))) return
+      if (!(await this.stored(sentBefore))) return
       await this.change((state) => {
         const queue = state.queue.slice((state.doubt as Doubt).count)
         return { ...state, doubt: null, queue }
@@ -191,23 +197,26 @@ export class Producer {
     }
   }
 
-  /** Send a request until it is stored; false: the producer is closed. */
-  private async stored(doubt: Doubt): Promise<boolean> {
+  /**
+   * Send the request in doubt until it is stored; false: the producer is closed.
+   *
+   * `sent`: it may have been sent already, so it may be stored.
+   */
+  private async stored(sent: boolean): Promise<boolean> {
     const { url, topic, partition = 0, id, leaseSeconds = 86_400, pauseMaxMs = 5000 } = this.options
     const path = `/v1/topics/${encodeURIComponent(topic)}/partitions/${partition}/records`
-    const body = JSON.stringify({ records: this.state.queue.slice(0, doubt.count) })
-    const headers = {
-      "Content-Type": "application/json",
-      "Producer-Id": id,
-      "Producer-Epoch": String(doubt.epoch),
-      "Producer-Seq": String(doubt.seq),
-    }
-    for (let pause = PAUSE_MIN_MS; ; pause = Math.min(pause * 2, pauseMaxMs)) {
+    const body = JSON.stringify({ records: this.inDoubt })
+    for (let pause = PAUSE_MIN_MS; ; pause = Math.min(pause * 2, pauseMaxMs), sent = true) {
       if (this.closing.signal.aborted) return false
-      if (Date.now() - doubt.since > leaseSeconds * 1000) {
-        throw new RefusedError("in_doubt", "a request had no response for a lease; the server may"
-          + " have stored it and forgotten that: look at the log's end, and call settle()")
+      const doubt = this.state.doubt as Doubt
+      if (Date.now() - doubt.since > leaseSeconds * 1000) throw inDoubtError()
+      const headers = {
+        "Content-Type": "application/json",
+        "Producer-Id": id,
+        "Producer-Epoch": String(doubt.epoch),
+        "Producer-Seq": String(doubt.seq),
       }
+      let refusal: Problem | null = null
       try {
         const signal = AbortSignal.any([this.closing.signal, AbortSignal.timeout(REQUEST_MS)])
         const request = { method: "POST", headers, body, signal }
@@ -216,15 +225,22 @@ export class Producer {
           await response.arrayBuffer()
           return true
         }
-        const problem = (await response.json()) as { code: string; detail: string }
-        if (problem.code === "producer_fenced") throw new TakenOverError(problem.detail)
-        if (response.status < 500 && ![408, 429].includes(response.status)) {
-          throw new RefusedError(problem.code, problem.detail)
-        }
-      } catch (error) {
-        if (error instanceof TakenOverError || error instanceof RefusedError) throw error
+        const problem = (await response.json()) as Problem
+        if (response.status < 500 && ![408, 429].includes(response.status)) refusal = problem
+      } catch {
         // No response, or not all of it: whether the records are stored is unknown. Send them again.
       }
+      if (refusal?.code === "producer_seq_conflict" && refusal.expected_seq === 0) {
+        // The server has forgotten this producer, and with it a request that it may have stored.
+        if (sent) throw inDoubtError()
+        await this.change((state) => {
+          const epoch = state.epoch + 1
+          return { ...state, epoch, seq: 1, doubt: { ...doubt, epoch, seq: 0 } }
+        })
+        continue
+      }
+      if (refusal?.code === "producer_fenced") throw new TakenOverError(refusal.detail)
+      if (refusal) throw new RefusedError(refusal.code, refusal.detail)
       await new Promise<void>((resolve) => {
         const timer = setTimeout(resolve, pause * (0.5 + Math.random() / 2))
         this.hurry = () => (clearTimeout(timer), resolve())
@@ -232,6 +248,11 @@ export class Producer {
       this.hurry = null
     }
   }
+}
+
+function inDoubtError(): RefusedError {
+  return new RefusedError("in_doubt", "the server may have stored a request and forgotten that:"
+    + " look at the log's end, and call settle()")
 }
 
 /** Keeps a producer's state in the browser's IndexedDB; tabs with the same name take over. */
