@@ -36,7 +36,10 @@ _FILES: Final = (
 )  # fmt: skip
 _PAGE: Final = _PROGRAM.with_name("till.html")
 _FORGOTTEN: Final = _PROGRAM.with_name("forgotten.js")
-_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN)
+_OWNERS: Final = _PROGRAM.with_name("owners.js")
+_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS)
+#: How often several processes open one file.
+_ROUNDS: Final = 15
 _KILLS: Final = 200 if SOAK else 5
 #: Records that are kept between two kills.
 _PART: Final = 12
@@ -116,6 +119,15 @@ def test_a_producer_that_the_server_has_forgotten_goes_on(tmp_path: Path) -> Non
         said = ["stored", "stored", "in_doubt 3", "in_doubt 3", "stored", "in_doubt 5", "stored"]
         assert child.lines() == said, child.told()
         assert read_back(server) == ["1", "2", "3", "4", "5"]
+
+
+def test_one_of_several_processes_gets_the_file(tmp_path: Path) -> None:
+    if missing := node_missing():
+        pytest.skip(missing)
+    command = ["node", str(_built() / _OWNERS.name), str(tmp_path / "till"), str(_ROUNDS)]
+    with Child.start("owners", command, tmp_path) as child:
+        child.process.wait(_HANG_S)
+    assert child.lines() == ["1"] * _ROUNDS, child.told()
 
 
 # ---------------------------------------------------------------------- Chromium

@@ -1,39 +1,49 @@
 /** Keeps a producer's state in a file, for Node. One process at a time may have it. */
 
-import { open, readFile, rename, rm } from "node:fs/promises"
-import { dirname } from "node:path"
+import { randomUUID } from "node:crypto"
+import { mkdir, open, readFile, readdir, rename, rm, rmdir, writeFile } from "node:fs/promises"
+import { dirname, join } from "node:path"
 
 import type { Place, State } from "./producer.js"
 
 export class FilePlace implements Place {
   private last: Promise<unknown> = Promise.resolve()
 
-  private constructor(private readonly path: string) {}
+  private constructor(private readonly path: string, private readonly lock: string) {}
 
-  /** Take a file; throws if another process that still runs has it. */
+  /**
+   * Take a file; throws if another process that still runs has it.
+   *
+   * The lock is a folder with one empty file, named after its owner. One rename creates both, or
+   * replaces an owner that was killed; it fails if another process was faster.
+   */
   static async open(path: string): Promise<FilePlace> {
-    const lock = `${path}.lock`
-    for (;;) {
-      try {
-        const file = await open(lock, "wx")
-        await file.writeFile(String(process.pid))
-        await file.close()
-        return new FilePlace(path)
-      } catch (error) {
-        if ((error as { code?: string }).code !== "EEXIST") throw error
+    const folder = `${path}.lock`
+    const owner = `${process.pid}-${randomUUID()}`
+    const aside = `${folder}.${owner}`
+    await mkdir(aside)
+    try {
+      await writeFile(join(aside, owner), "")
+      while (!(await renamed(aside, folder))) {
+        const [last] = await readdir(folder).catch(ignore("ENOENT", []))
+        if (last === undefined) continue // it was given back just now
+        const pid = Number.parseInt(last, 10)
+        if (pid !== process.pid && isAlive(pid)) {
+          throw new Error(`${path} belongs to process ${pid}; if that is another program, remove ${folder}`)
+        }
+        if (await renamed(join(folder, last), join(folder, owner))) break
       }
-      const owner = Number(await readFile(lock, "utf8").catch(() => "0"))
-      if (owner && owner !== process.pid && isAlive(owner)) {
-        throw new Error(`${path} belongs to process ${owner}; if that is another program, remove ${lock}`)
-      }
-      await rm(lock, { force: true }) // its process was killed
+      return new FilePlace(path, join(folder, owner))
+    } finally {
+      await rm(aside, { recursive: true, force: true })
     }
   }
 
   /** Give the file back. */
   async close(): Promise<void> {
     await this.last
-    await rm(`${this.path}.lock`, { force: true })
+    await rm(this.lock, { force: true })
+    await rmdir(dirname(this.lock)).catch(() => undefined) // another process may have it already
   }
 
   update(change: (state: State | null) => State): Promise<State> {
@@ -43,10 +53,7 @@ export class FilePlace implements Place {
   }
 
   private async replace(change: (state: State | null) => State): Promise<State> {
-    const text = await readFile(this.path, "utf8").catch((error: { code?: string }) => {
-      if (error.code === "ENOENT") return "null"
-      throw error
-    })
+    const text = await readFile(this.path, "utf8").catch(ignore("ENOENT", "null"))
     const next = change(JSON.parse(text) as State | null)
     const aside = `${this.path}.new`
     const file = await open(aside, "w")
@@ -58,6 +65,19 @@ export class FilePlace implements Place {
     await folder.sync()
     await folder.close()
     return next
+  }
+}
+
+/** Rename a file or folder; false: `from` is gone, or `to` is a folder that is not empty. */
+function renamed(from: string, to: string): Promise<boolean> {
+  return rename(from, to).then(() => true).catch(ignore("ENOENT ENOTEMPTY EEXIST", false))
+}
+
+/** Return a handler of errors that replaces those with one of some codes by a result. */
+function ignore<Result>(codes: string, result: Result): (error: { code?: string }) => Result {
+  return (error) => {
+    if (codes.split(" ").includes(error.code ?? "")) return result
+    throw error
   }
 }
 
