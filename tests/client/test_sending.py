@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -368,6 +368,7 @@ async def test_a_topic_is_looked_up_for_a_connection_that_needs_it() -> None:
 
         settings = ProducerSettings(bootstrap_servers="", leases="http://x")
         metrics = ProducerMetrics()
+        partitions: ClassVar[dict[tuple[str, int], PartitionQueue]] = {}
 
         def __init__(self) -> None:
             self.woken = asyncio.Event()
