@@ -1,16 +1,13 @@
 """The limit of the connections at the HTTP ports."""
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pidlease.observability.repeated_lines import LINES
 
 _log = structlog.get_logger(__name__)
-
-_Connection: TypeAlias = H11Protocol | HttpToolsProtocol
 
 
 class ConnectionLimit:
@@ -35,7 +32,7 @@ class ConnectionLimit:
         """The number of connections at all ports."""
         return sum(map(len, self.ports))
 
-    def make_room(self, connections: set[Any], new: _Connection) -> bool:
+    def make_room(self, connections: set[Any], new: HttpToolsProtocol) -> bool:
         """Close a connection if there are too many; False: it is the new one.
 
         Parameters:
@@ -56,7 +53,7 @@ class ConnectionLimit:
         return True
 
 
-def _is_idle(connection: _Connection) -> bool:
+def _is_idle(connection: HttpToolsProtocol) -> bool:
     """Whether a connection has all responses, or no request of which the head has arrived."""
     served = not getattr(connection.cycle, "response_complete", True)
     return not served and not connection.transport.get_write_buffer_size()

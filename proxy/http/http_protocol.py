@@ -3,8 +3,9 @@
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
 - httptools drops the body of a request that offers another protocol, as the first request of Java's
-  client offers HTTP/2. Here h11 serves such a connection, by HTTP/1.1.
-- uvicorn waits for a request, or for the rest of its head, for ever. Here a connection is closed.
+  client offers HTTP/2. Here the offer is ignored (RFC 9110, section 7.8).
+- uvicorn waits for a request, for the rest of its head, or for the rest of a body that it has
+  responded to, for ever. Here a connection is closed.
 - uvicorn refuses a malformed request at once, before it has served those that came before it on the
   connection. Here the refusal waits for their responses.
 - uvicorn accepts any number of connections. Here they have a limit.
@@ -18,12 +19,16 @@ from functools import partial
 from typing import Any, Final
 
 import structlog
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
+from httptools import (
+    HttpParserCallbackError,
+    HttpParserError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
 from starlette.responses import Response
 from starlette.types import ASGIApp
 from typing_extensions import override
 from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -106,11 +111,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._head_bytes += len(data)
-        self._unset_keepalive_if_required()
         try:
-            self.parser.feed_data(data)
-        except HttpParserUpgrade as upgrade:
-            self._continue_by_h11(data[upgrade.args[0] :])
+            self._parse(data)
         except HttpParserCallbackError:
             raise  # an error of this server
         except HttpParserError as error:
@@ -122,7 +124,38 @@ class HttpProtocol(HttpToolsProtocol):
                 f"The request line and headers have more than {HEAD_BYTES_MAX} bytes."
             )
         if self._head_bytes and self._received is None and self._head_timer is None:
+            self._unset_keepalive_if_required()
             self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what has arrived, and ignore offers of other protocols.
+
+        Raises:
+            HttpParserError: a request is malformed.
+        """
+        rest: bytes | memoryview = data
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except HttpParserUpgrade as upgrade:
+                if self.parser.get_method() == b"CONNECT":
+                    self.send_400_response("CONNECT is for proxies, and this server is none.")
+                    return
+                rest = memoryview(rest)[upgrade.args[0] :]
+                self._parse_without_offer()
+            else:
+                return
+
+    def _parse_without_offer(self) -> None:
+        """Parse the last head again as if it offered no other protocol: its body follows."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        head = [method, b" ", self.url, f" HTTP/{version}\r\n".encode()]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += (name, b": ", value, b"\r\n")
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's has
+        self.parser.feed_data(b"".join((*head, b"\r\n")))
 
     def _head_is_late(self) -> None:
         self._head_timer = None
@@ -280,34 +313,14 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
 
-    def _continue_by_h11(self, rest: bytes) -> None:
-        """Let h11 serve this connection from the current request on.
-
-        Parameters:
-            rest: what came after the request's head.
-        """
-        self._head_bytes = 0
-        if self.pipeline or not getattr(self.cycle, "response_complete", True):
-            # Its response would come after, or within, the one of this request.
-            self.transport.close()
-            return
-        self._end_head_timer()
-        self.connections.discard(self)
-        head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
-        for name, value in self.headers:
-            head += (name, b": ", value, b"\r\n")
-        protocol = H11Protocol(self.config, self.server_state, self.app_state, self.loop)
-        self.transport.set_protocol(protocol)
-        protocol.connection_made(self.transport)
-        protocol.data_received(b"".join((*head, b"\r\n", rest)))
-
     @override
     def _should_upgrade(self) -> bool:
-        return True  # so no request that offers another protocol is served here
+        return True  # so no request is served before its offer is removed
 
     @override
     def on_headers_complete(self) -> None:
         self._head_bytes = 0
+        self._unset_keepalive_if_required()
         if self._head_timer is not None:  # most have none: the head came at once
             self._end_head_timer()
         before = self.cycle

@@ -27,6 +27,11 @@ from tests.kafka_listener.harness import Server, Wanted, serving
 
 RAW: Final = {"content-type": "application/octet-stream"}
 JSON: Final = {"content-type": "application/json"}
+#: The first request of Java's client, which offers HTTP/2.
+OFFERS: Final = (
+    b"GET /v1/topics HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\n"
+    b"upgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n\r\n"
+)
 Answer = tuple[int, dict[str, Any]]
 
 

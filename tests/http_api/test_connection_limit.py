@@ -8,7 +8,7 @@ import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.connection_limit import ConnectionLimit
-from tests.http_api.appending import door, listening, path_of, post
+from tests.http_api.appending import OFFERS, door, listening, path_of, post
 from tests.http_api.test_pipelined_requests import statuses
 from tests.servers.waiting import WAIT_S
 
@@ -17,11 +17,6 @@ _BEGUN = (
     f"POST {path_of()} HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
     "content-length: 100\r\nexpect: 100-continue\r\n\r\n"
 ).encode()
-#: Java's first request: h11 serves its connection.
-_OFFERS = (
-    b"GET /v1/topics HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\n"
-    b"upgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\n\r\n"
-)
 
 
 async def _busy(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -36,9 +31,9 @@ async def _wait_end(reader: asyncio.StreamReader) -> None:
         await asyncio.wait_for(reader.read(), WAIT_S)
 
 
-@pytest.mark.parametrize("first", [b"", b"POST /v1/to", post(b"x"), _OFFERS])
+@pytest.mark.parametrize("first", [b"", b"POST /v1/to", post(b"x"), OFFERS])
 async def test_an_idle_connection_gives_way(first: bytes, tmp_path: Path) -> None:
-    """Also one with a part of a head, and one that h11 serves."""
+    """Also one with a part of a head."""
     limit = ConnectionLimit(2)
     async with door(tmp_path) as here, listening(here.app, limit) as port:
         busy, busy_writer = await _busy(port)

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
-from tests.http_api.appending import RAW, door, listening, path_of, post, producer
+from tests.http_api.appending import OFFERS, RAW, door, listening, path_of, post, producer
 from tests.servers.waiting import WAIT_S
 
 _HANG_S: Final = WAIT_S
@@ -79,3 +79,16 @@ async def test_responses_come_in_the_order_of_the_requests(tmp_path: Path) -> No
         stored = [int(one) for one, _ in offsets if one]
         assert stored == list(range(71))
         assert [int(other) for _, other in offsets if other] == list(range(70))
+
+
+async def test_an_offer_of_http2_is_ignored_on_any_request(tmp_path: Path) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        requests = post(b"a"), OFFERS, OFFERS, post(b"b", "connection: close")
+        for parts in ((b"".join(requests),), requests):
+            assert statuses(await exchange(port, *parts)) == [200] * 4
+
+
+async def test_connect_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        connect = b"CONNECT other:443 HTTP/1.1\r\nhost: other:443\r\n\r\n"
+        assert statuses(await exchange(port, post(b"a") + connect + post(b"b"))) == [200, 400]

@@ -9,7 +9,8 @@ import pytest
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import body_limit, direct_leases, http_protocol, request_memory
-from tests.http_api.appending import door, listening, post
+from proxy.http.record_routes import RecordLimits
+from tests.http_api.appending import OFFERS, door, listening, path_of, post
 from tests.http_api.test_pipelined_requests import exchange, statuses
 from tests.servers.waiting import WAIT_S
 
@@ -24,9 +25,11 @@ _BATCH, _LEASE = "/v1/leases/batch", "/v1/leases"
 async def impatient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """The port of a server that waits for a short time only."""
     monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "_IDLE_SECONDS", 0.2)
     monkeypatch.setattr(request_memory, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(direct_leases, "IDLE_SECONDS", 0.2)
-    async with door(folder) as here, listening(here.app) as port:
+    limits = RecordLimits(batch_bytes_max=5000)
+    async with door(folder, limits=limits) as here, listening(here.app) as port:
         yield port
 
 
@@ -47,6 +50,33 @@ async def test_a_head_that_does_not_arrive(
         writer.close()
         assert statuses(found) == [200] * before + [400]
         assert b"head did not arrive" in found
+
+
+async def test_a_second_head_that_does_not_arrive_after_an_offer_of_http2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with impatient(tmp_path, monkeypatch) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(OFFERS)
+        assert statuses(await reader.readuntil(b"}")) == [200]
+        writer.write(b"GET /v1/topics HTTP/1.1\r\nHost: x\r\n")
+        found = await asyncio.wait_for(reader.read(), WAIT_S)
+        assert b"head did not arrive" in found
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000], ids=["none", "a part", "all"])
+async def test_a_body_that_comes_after_the_response(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends as any that is idle."""
+    async with impatient(tmp_path, monkeypatch) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(_HEAD.format(path_of(), 10_000).encode())
+        assert statuses(await reader.readuntil(b"}")) == [413]
+        writer.write(b"x" * size)
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        writer.close()
 
 
 async def test_a_connection_without_a_request(
