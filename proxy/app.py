@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 import uvicorn
@@ -52,6 +52,7 @@ from proxy.http.direct_appends import wrap
 from proxy.http.errors import add_handlers
 from proxy.http.http_listener import HttpApi, add_http_api
 from proxy.http.http_protocol import http_config
+from proxy.http.http_server import HttpServer
 from proxy.http.immediate_appends import Admit, ImmediateAppends
 from proxy.kafka.kafka_listener import KafkaListener
 from proxy.kafka.memory_budget import MemoryBudget
@@ -150,9 +151,9 @@ class App:
         self._pool: IoPool | None = None
         self._coordinator_pool: IoPool | None = None
         #: The servers of the HTTP listener, and of the one for metrics, with their tasks.
-        self._http: dict[uvicorn.Server, asyncio.Task[None]] = {}
+        self._http: dict[HttpServer, asyncio.Task[None]] = {}
         #: The one of the HTTP listener.
-        self._api_server: uvicorn.Server | None = None
+        self._api_server: HttpServer | None = None
         self._http_api: HttpApi | None = None
         #: The sockets of the listeners for Kafka clients.
         self._listeners: list[tuple[NamedListener, list[socket]]] = []
@@ -327,19 +328,8 @@ class App:
         http = self._api_server
         if http is None:
             raise AssertionError("the HTTP listener starts first")
-        config = http.config
-        protocol: Any = config.http_protocol_class
         for each in self._common_http:
-            accepted = partial(
-                protocol,
-                config=config,
-                server_state=http.server_state,
-                app_state=http.lifespan.state,
-            )
-            server = await asyncio.get_running_loop().create_server(
-                accepted, sock=each, ssl=config.ssl, backlog=config.backlog
-            )
-            http.servers.append(server)  # it closes them when it stops
+            await http.accept_at(each)
         self._common_http = []
 
     async def _start_security(self) -> None:
@@ -461,16 +451,16 @@ class App:
 
     def _serve_http(
         self, config: uvicorn.Config, listener: ListenerSecurity, sockets: list[socket]
-    ) -> uvicorn.Server:
+    ) -> HttpServer:
         security = self._security
         if listener.tls and security is not None and security.certificates is not None:
             config.load()
             config.ssl = security.certificates.context
-        server = uvicorn.Server(config)
+        server = HttpServer(config, sockets)
         self._http_connections.ports.append(server.server_state.connections)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
-        self._http[server] = asyncio.create_task(server._serve(sockets))
+        self._http[server] = asyncio.create_task(server._serve())
         return server
 
     def _waiting(self) -> str:

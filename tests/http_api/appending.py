@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RecordsAnswer
@@ -20,6 +21,7 @@ from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.connection_limit import ConnectionLimit
 from proxy.http.http_listener import add_http_api
 from proxy.http.http_protocol import http_config
+from proxy.http.http_server import HttpServer
 from proxy.http.immediate_appends import ImmediateAppends
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.openapi_check import openapi_hooks
@@ -141,7 +143,9 @@ async def door(
 
 
 @asynccontextmanager
-async def listening(app: FastAPI, limit: ConnectionLimit | None = None) -> AsyncIterator[int]:
+async def listening(
+    app: Starlette, limit: ConnectionLimit | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """The port of a real HTTP server in front of a door; it serves small appends at once."""
     # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -149,10 +153,11 @@ async def listening(app: FastAPI, limit: ConnectionLimit | None = None) -> Async
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
     listener.listen()
-    running = uvicorn.Server(
-        http_config(app, immediate=getattr(app.state, "immediate", None), limit=limit)
-    )
-    task = asyncio.create_task(running._serve([listener]))
+    config = http_config(app, immediate=getattr(app.state, "immediate", None), limit=limit)
+    config.load()
+    config.ssl = tls
+    running = HttpServer(config, [listener])
+    task = asyncio.create_task(running._serve())
     try:
         yield listener.getsockname()[1]
     finally:

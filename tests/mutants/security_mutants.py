@@ -715,7 +715,7 @@ SECURITY: Final = (
     ),
     Mutant(
         "one failure to accept a connection is the last",
-        "proxy/kafka/access/tls_acceptor.py",
+        "proxy/security/tls_acceptor.py",
         "                await asyncio.sleep(_PAUSE_SECONDS)\n                continue\n",
         "                return\n",
         (f"{_TLS}::test_connections_are_accepted_when_there_are_files_again",),

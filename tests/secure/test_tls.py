@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from pidlease.observability.repeated_lines import LINES
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.kafka.access.secure_connection import SecureConnection
-from proxy.kafka.access.tls_acceptor import TlsAcceptor
 from proxy.kafka.client_connection import KafkaConnection
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.certificate_names import (
@@ -30,6 +29,7 @@ from proxy.security.security_config import (
     TlsFiles,
 )
 from proxy.security.server_certificates import make_context
+from proxy.security.tls_acceptor import TlsAcceptor
 from tests.kafka_listener.batches import batch
 from tests.kafka_listener.client import WireClient
 from tests.kafka_listener.member import until
@@ -195,7 +195,7 @@ async def test_a_client_without_tls_gets_no_byte(tmp_path: Path, pki: Pki) -> No
 async def test_a_handshake_that_takes_too_long(
     tmp_path: Path, pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.kafka.access.tls_acceptor._HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.security.tls_acceptor._HANDSHAKE_SECONDS", 0.05)
     async with secured(tmp_path, SecurityConfig(kafka=_TLS, tls_files=pki.files())) as running:
         LINES.flush(everything=True)
         with capture_logs() as lines:

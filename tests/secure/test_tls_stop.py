@@ -6,7 +6,6 @@ import ssl
 from pathlib import Path
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +13,7 @@ from starlette.routing import Route
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http.http_protocol import http_config
+from proxy.http.http_server import HttpServer
 from proxy.security.certificate_names import PrincipalMapper
 from proxy.security.server_certificates import ServerCertificates
 from tests.client.harness import until
@@ -44,8 +44,8 @@ async def test_a_stop_waits_for_responses_and_not_for_idle_clients(pki: Pki) -> 
     config.load()
     config.ssl = ServerCertificates(pki.files(), None, PrincipalMapper("DEFAULT")).context
     listener = socket.create_server((LOOPBACK, 0))
-    running = uvicorn.Server(config)
-    task = asyncio.create_task(running._serve([listener]))
+    running = HttpServer(config, [listener])
+    task = asyncio.create_task(running._serve())
     port = listener.getsockname()[1]
 
     def request(size: int) -> ssl.SSLSocket:

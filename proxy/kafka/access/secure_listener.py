@@ -15,13 +15,13 @@ from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.access.secure_connection import SecureConnection
 from proxy.kafka.access.secured_apis import SecuredApis
-from proxy.kafka.access.tls_acceptor import TlsAcceptor
 from proxy.kafka.client_connection import KafkaConnection, Slot
 from proxy.kafka.embedded_apis import Apis
 from proxy.kafka.kafka_listener import Acceptor, KafkaListener
 from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.memory_budget import MemoryBudget
 from proxy.security.security import Security, user_of
+from proxy.security.tls_acceptor import TlsAcceptor
 
 #: Connections without a login. When there are more, the oldest of them is closed.
 LOGINS_MAX: Final = 1000

@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 
 from pidlease.observability.repeated_lines import LINES, kind_of
-from proxy.kafka.client_connection import KafkaConnection
 from proxy.security.alerted_handshake import PEER, note_failure
 
 #: How long a TLS handshake may take.
@@ -36,7 +35,7 @@ class TlsAcceptor:
     def __init__(
         self,
         listening: socket,
-        new_connection: Callable[[], KafkaConnection],
+        new_connection: Callable[[], asyncio.BaseProtocol],
         context: ssl.SSLContext,
     ) -> None:
         self._listening: Final = listening
@@ -52,6 +51,10 @@ class TlsAcceptor:
         """Accept no more connections, and end those that are in their handshake."""
         for task in (self._accepting, *self._handshakes):
             task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of what `close` has ended."""
+        await asyncio.wait((self._accepting, *self._handshakes))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._listening.close()

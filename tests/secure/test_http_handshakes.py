@@ -1,0 +1,67 @@
+"""TLS handshakes at the HTTP listener: bounded in time and number, and logged."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+from structlog.testing import capture_logs
+
+from pidlease.observability.repeated_lines import LINES
+from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.security.certificate_names import PrincipalMapper
+from proxy.security.server_certificates import ServerCertificates
+from tests.http_api.appending import listening
+from tests.secure.test_tls import Pki
+from tests.servers.authority import needs_openssl
+from tests.servers.waiting import WAIT_S
+
+pytestmark = needs_openssl
+_REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    return Pki(tmp_path / "pki")
+
+
+def _context(pki: Pki) -> ssl.SSLContext:
+    return ServerCertificates(pki.files(), None, PrincipalMapper("DEFAULT")).context
+
+
+def _app() -> Starlette:
+    return Starlette(routes=[Route("/", lambda _: Response(b"served"))])
+
+
+async def _request(port: int, pki: Pki) -> bytes:
+    reader, writer = await asyncio.open_connection(
+        LOOPBACK, port, ssl=pki.context(), server_hostname="localhost"
+    )
+    writer.write(_REQUEST)
+    found = await asyncio.wait_for(reader.readuntil(b"served"), WAIT_S)
+    writer.transport.abort()
+    return found
+
+
+async def test_a_handshake_that_takes_too_long(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.security.tls_acceptor._HANDSHAKE_SECONDS", 0.5)
+    async with listening(_app(), tls=_context(pki)) as port:
+        LINES.flush(everything=True)
+        with capture_logs() as lines:
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+            writer.close()
+        assert [each["reason"] for each in lines] == ["it was not done in 0.5 s"]
+        assert lines[0]["peer"].startswith("('127.0.0.1', ")
+        assert b" 200 " in await _request(port, pki)
+
+
+async def test_a_stop_ends_handshakes(pki: Pki) -> None:
+    async with listening(_app(), tls=_context(pki)) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        assert b" 200 " in await _request(port, pki)  # so the other one is accepted as well
+    assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    writer.close()
