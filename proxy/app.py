@@ -134,7 +134,7 @@ class App:
         self._started_ms = wall_clock_ms()
         real = RealFiles()
         self._files: Files = real
-        self._http_connections = ConnectionLimit(settings.connections_max)
+        self._http_connections = ConnectionLimit(settings.connections_max, shared=settings.shared)
         self._metrics = MetricsRegistry(
             settings.log, Path(settings.data_dir), real.fsyncs,
             lambda: Parts(self._backend, self._engine, self._listener, self._security),
@@ -457,7 +457,6 @@ class App:
             config.load()
             config.ssl = security.certificates.context
         server = HttpServer(config, sockets)
-        self._http_connections.ports.append(server.server_state.connections)
         # Not serve(): it would install uvicorn's signal handlers; this server stops in its own
         # order.
         self._http[server] = asyncio.create_task(server._serve())

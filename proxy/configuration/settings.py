@@ -413,7 +413,9 @@ class Settings(BaseSettings):
         256 << 20, ge=1 << 20, description="memory for requests and responses in flight"
     )
     connections_max: Positive = Field(
-        10_000, description="concurrent connections of Kafka clients; of HTTP clients, too"
+        10_000,
+        description="concurrent connections of the Kafka listeners together; of each HTTP listener,"
+        " too",
     )
     idle_seconds: Seconds = Field(600.0, description="time after which to close idle connections")
     io_threads: int = Field(8, gt=0, le=256, description="threads for reading and writing files")

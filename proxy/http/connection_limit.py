@@ -1,59 +1,128 @@
-"""The limit of the connections at the HTTP ports."""
+"""The limit of the connections at the HTTP ports.
 
-from typing import Any, Final
+Clients that only hold connections keep no others out, for an idle connection gives way to a new
+one. Another active server that is kept out for 1.5 s loses its partitions. So its connections do
+not give way, and a few more than the limit may send a request, which shows the sender.
+"""
+
+from collections import OrderedDict
+from typing import Final, Protocol
 
 import structlog
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pidlease.observability.repeated_lines import LINES
+
+#: More connections than the limit, of servers that share a cluster. Each server opens a few.
+_RESERVE: Final = 64
 
 _log = structlog.get_logger(__name__)
 
 
-class ConnectionLimit:
-    """At most so many connections at each HTTP port: an idle one gives way to a new one.
+class Connection(Protocol):
+    """A connection, from the beginning of its TLS handshake."""
 
-    So clients that only hold connections keep neither others out nor the pings of other servers.
-    If no connection is idle, the new one is closed.
+    def is_of_member(self) -> bool:
+        """Whether its last request is one by which another active server stays a member."""
+
+    def give_way(self) -> bool:
+        """End it while it is idle; False: it ends when the client has read its last response."""
+
+
+class ConnectionLimit:
+    """How many connections there may be at each HTTP port.
+
+    Parameters:
+        shared: whether there may be other active servers.
 
     Attributes:
         connections_max: how many there may be.
+        reserve: how many more there may be until their first requests have come.
         ports: the connections of each port.
         closed: how many were closed because of the limit.
     """
 
-    def __init__(self, connections_max: int) -> None:
+    def __init__(self, connections_max: int, *, shared: bool = False) -> None:
         self.connections_max = connections_max
-        self.ports: Final[list[set[Any]]] = []
+        self.reserve: Final = _RESERVE if shared else 0
+        self.ports: Final[list[PortConnections]] = []
         self.closed = 0
 
     @property
     def open(self) -> int:
         """The number of connections at all ports."""
-        return sum(map(len, self.ports))
+        return sum(len(each.connections) for each in self.ports)
 
-    def make_room(self, connections: set[Any], new: HttpToolsProtocol) -> bool:
-        """Close a connection if there are too many; False: it is the new one.
+    def add_port(self) -> "PortConnections":
+        """Limit the connections of one more port."""
+        self.ports.append(PortConnections(self))
+        return self.ports[-1]
 
-        Parameters:
-            connections: those of the port.
-            new: the last one, which is among them.
-        """
-        if len(connections) <= self.connections_max:
+
+class PortConnections:
+    """The connections of one port.
+
+    Attributes:
+        connections: all but those that are being closed and have all responses.
+    """
+
+    def __init__(self, limit: ConnectionLimit) -> None:
+        self._limit: Final = limit
+        self.connections: Final[set[Connection]] = set()
+        #: Without a request in progress, those that have been so for the longest first.
+        self._idle: Final[OrderedDict[Connection, bool]] = OrderedDict()
+        #: Those beyond the limit that have sent no request, the oldest first.
+        self._unproven: Final[OrderedDict[Connection, bool]] = OrderedDict()
+
+    def opened(self, new: Connection) -> bool:
+        """Note a new connection; False: close it, there are too many."""
+        limit = self._limit
+        self.connections.add(new)
+        if len(self.connections) <= limit.connections_max or self._close_idle():
+            self._idle[new] = True
             return True
-        self.closed += 1
-        idle = next((each for each in connections if each is not new and _is_idle(each)), None)
-        LINES.write(_log, "warning", "HTTP connection closed: there are too many", "",
-                    connections_max=self.connections_max, was_idle=idle is not None)  # fmt: skip
-        if idle is None:
-            new.transport.abort()
-            return False
-        connections.discard(idle)  # what it had asked for has been answered
-        idle.shutdown()
+        if len(self.connections) > limit.connections_max + limit.reserve:
+            oldest = self._unproven.popitem(last=False)[0] if self._unproven else new
+            self.connections.discard(oldest)
+            self._note_closed(was_idle=False)
+            if oldest is new:
+                return False
+            oldest.give_way()
+        self._unproven[new] = True
         return True
 
+    def began(self, connection: Connection) -> bool:
+        """Note that a request is served; False: refuse it, and close the connection."""
+        if self._idle.pop(connection, False) or not self._unproven.pop(connection, False):
+            return True
+        if len(self.connections) <= self._limit.connections_max or connection.is_of_member():
+            return True
+        self._note_closed(was_idle=False)
+        return False
 
-def _is_idle(connection: HttpToolsProtocol) -> bool:
-    """Whether a connection has all responses, or no request of which the head has arrived."""
-    served = not getattr(connection.cycle, "response_complete", True)
-    return not served and not connection.transport.get_write_buffer_size()
+    def rested(self, connection: Connection) -> None:
+        """Note that a connection has the responses to all its requests."""
+        self._idle[connection] = True
+
+    def closed(self, connection: Connection) -> None:
+        """Note the end of a connection."""
+        self.connections.discard(connection)
+        self._idle.pop(connection, None)
+        self._unproven.pop(connection, None)
+
+    def _close_idle(self) -> bool:
+        """Close an idle connection; False: there is none."""
+        while self._idle:
+            oldest, _ = self._idle.popitem(last=False)
+            if self._limit.reserve and oldest.is_of_member():
+                continue  # it is looked at again after its next request
+            self._note_closed(was_idle=True)
+            if oldest.give_way():
+                self.connections.discard(oldest)
+                return True
+        return False
+
+    def _note_closed(self, *, was_idle: bool) -> None:
+        limit = self._limit
+        limit.closed += 1
+        LINES.write(_log, "warning", "HTTP connection closed: there are too many", "",
+                    connections_max=limit.connections_max, was_idle=was_idle)  # fmt: skip

@@ -14,7 +14,7 @@ Small appends do without uvicorn's task for each request: they are submitted whe
 arrived, also those that follow others that were, and their responses go in the order of requests.
 """
 
-from asyncio import AbstractEventLoop, TimerHandle, Transport
+from asyncio import AbstractEventLoop, Task, TimerHandle, Transport, current_task
 from functools import partial
 from typing import Any, Final
 
@@ -36,8 +36,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from pidlease.http_api.problems import Problem
 from pidlease.observability.repeated_lines import LINES
-from proxy.http.connection_limit import ConnectionLimit
+from proxy.http.connection_limit import ConnectionLimit, PortConnections
+from proxy.http.errors import refusal
+from proxy.http.forwarding_headers import is_of_member
 from proxy.http.immediate_appends import ImmediateAppends
 
 #: The key of a client's certificate in the state of a request's scope.
@@ -57,6 +60,9 @@ _BODY_SECONDS: Final = 0.02
 _TLS_END_SECONDS: Final = 0.5
 #: A longer body that comes in parts is read by a task, which counts its memory as it arrives.
 _BODY_BYTES_MAX: Final = 8 << 10
+_TOO_MANY: Final[Any] = refusal(
+    Problem.OVERLOADED, "there are too many connections; try again", headers={"Connection": "close"}
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +78,7 @@ class HttpProtocol(HttpToolsProtocol):
         _loop: AbstractEventLoop | None = None,
         *,
         immediate: ImmediateAppends | None = None,
-        limit: ConnectionLimit | None = None,
+        port: PortConnections | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
@@ -82,7 +88,7 @@ class HttpProtocol(HttpToolsProtocol):
         #: The request that is being received; None: its head is not complete.
         self._received: RequestResponseCycle | None = None
         self._immediate: Final = immediate
-        self._limit: Final = limit
+        self._port: Final = port
         #: The request that is answered next, if no task has been started: its body is arriving.
         self._arriving: tuple[RequestResponseCycle, Any] | None = None
         self._body_timer: TimerHandle | None = None
@@ -95,11 +101,24 @@ class HttpProtocol(HttpToolsProtocol):
         #: The refusal of the malformed request that is the last of this connection.
         self._refusal: str | None = None
         self._head_timer: TimerHandle | None = None
+        #: Waits for the TLS handshake; None: the handshake is over, or there is none.
+        self._accepting: Task[Any] | None = current_task()
+        if port is not None:
+            if self._accepting is not None:
+                self._accepting.add_done_callback(self._accepted)
+            if not port.opened(self):
+                self.give_way()
+
+    def _accepted(self, _: Task[Any]) -> None:
+        if self._port is not None and self.transport is None:
+            self._port.closed(self)  # its handshake has failed
 
     @override
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._limit is not None and not self._limit.make_room(self.connections, self):
+        self._accepting = None
+        if self._port is not None and self not in self._port.connections:
+            transport.abort()  # it was refused, or gave way
             return
         self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
         certificate = transport.get_extra_info("peercert")
@@ -186,7 +205,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     @override
     def on_response_complete(self) -> None:
+        is_last = not self.pipeline
         super().on_response_complete()
+        if is_last and self._port is not None and not self.transport.is_closing():
+            self._port.rested(self)
         served = self._served
         if (
             self._refusal is not None
@@ -194,6 +216,21 @@ class HttpProtocol(HttpToolsProtocol):
             and not self.transport.is_closing()
         ):
             super().send_400_response(self._refusal)
+
+    def is_of_member(self) -> bool:
+        """Whether the last request is one by which another active server stays a member."""
+        last: RequestResponseCycle | None = self.cycle
+        return last is not None and is_of_member(last.scope)
+
+    def give_way(self) -> bool:
+        """End the connection while it is idle; False: the client has not read its last response."""
+        if self.transport is None:
+            if self._accepting is not None:
+                self._accepting.cancel()
+            return True
+        is_read = self.transport.get_write_buffer_size() == 0
+        self.shutdown()
+        return is_read
 
     @override
     def shutdown(self) -> None:
@@ -209,6 +246,8 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head_timer()
+        if self._port is not None:
+            self._port.closed(self)
         self._start_arriving()  # its task ends when it finds the connection closed
         super().connection_lost(exc)
 
@@ -216,7 +255,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Serve a request: it is its turn."""
         self._served = cycle
-        if cycle in self._submitted:
+        if self._port is not None and not self._port.began(self):
+            super()._start_asgi_task(cycle, _TOO_MANY)
+        elif cycle in self._submitted:
             self._send_soon()
         elif (
             cycle.more_body
@@ -357,9 +398,10 @@ def http_config(
     Parameters:
         stop_seconds: how long a stop waits for requests; None: until they are done.
         immediate: serves appends without the application; None: it serves all.
-        limit: of the connections; None: there is none.
+        limit: of the connections, to which this adds a port; None: there is none.
     """
-    protocol: Any = partial(HttpProtocol, immediate=immediate, limit=limit)
+    port = None if limit is None else limit.add_port()
+    protocol: Any = partial(HttpProtocol, immediate=immediate, port=port)
     return Config(
         app, http=protocol, ws="none", log_config=None, access_log=False, lifespan="off",
         proxy_headers=False, timeout_keep_alive=_IDLE_SECONDS,

@@ -1,13 +1,21 @@
-"""uvicorn's server, with TLS handshakes that are bounded and logged as those of Kafka clients."""
+"""uvicorn's server, with connections that end where uvicorn's do not.
+
+- TLS handshakes are bounded and logged as those of Kafka clients.
+- A connection ends if its client does not read what was sent. One that is closed would wait for
+  that.
+"""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from functools import partial
-from socket import socket
 from typing import Any, Final, cast
 
 from typing_extensions import override
 from uvicorn import Config, Server
+
+#: How long a client may read nothing of what has been sent. On Linux; elsewhere there is no bound.
+_UNREAD_MS: Final = 30_000
 
 
 class HttpServer(Server):
@@ -17,22 +25,24 @@ class HttpServer(Server):
         sockets: bound to these.
     """
 
-    def __init__(self, config: Config, sockets: Sequence[socket]) -> None:
+    def __init__(self, config: Config, sockets: Sequence[socket.socket]) -> None:
         super().__init__(config)
         self._sockets: Final = sockets
 
     @override
-    async def startup(self, sockets: list[socket] | None = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
         for each in self._sockets:
             await self.accept_at(each)
 
-    async def accept_at(self, listening: socket) -> None:
+    async def accept_at(self, listening: socket.socket) -> None:
         """Accept connections at one more address, until this server stops.
 
         Raises:
             OSError: another process listens there.
         """
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # the sockets of its connections inherit it
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         config = self.config
         protocol: Any = config.http_protocol_class
         new_connection = partial(

@@ -24,6 +24,7 @@ from proxy.http.http_protocol import http_config
 from proxy.http.http_server import HttpServer
 from proxy.http.immediate_appends import ImmediateAppends
 from proxy.http.record_routes import RecordLimits
+from tests.client.harness import until
 from tests.http_api.openapi_check import openapi_hooks
 from tests.kafka_listener.harness import Server, Wanted, serving
 
@@ -152,12 +153,12 @@ async def listening(
     # What a client does not take is to stay with us, not in a buffer that the system makes large.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
-    listener.listen()
     config = http_config(app, immediate=getattr(app.state, "immediate", None), limit=limit)
     config.load()
     config.ssl = tls
     running = HttpServer(config, [listener])
     task = asyncio.create_task(running._serve())
+    await until(lambda: getattr(running, "servers", ()))  # it listens
     try:
         yield listener.getsockname()[1]
     finally:

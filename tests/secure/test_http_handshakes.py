@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 
 from pidlease.observability.repeated_lines import LINES
 from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http.connection_limit import ConnectionLimit
 from proxy.security.certificate_names import PrincipalMapper
 from proxy.security.server_certificates import ServerCertificates
+from tests.client.harness import until
 from tests.http_api.appending import listening
 from tests.secure.test_tls import Pki
 from tests.servers.authority import needs_openssl
@@ -65,3 +67,18 @@ async def test_a_stop_ends_handshakes(pki: Pki) -> None:
         assert b" 200 " in await _request(port, pki)  # so the other one is accepted as well
     assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
     writer.close()
+
+
+async def test_silent_clients_count_as_connections(pki: Pki) -> None:
+    limit = ConnectionLimit(5)
+    async with listening(_app(), limit, _context(pki)) as port:
+        silent = [await asyncio.open_connection(LOOPBACK, port) for _ in range(50)]
+        await until(lambda: limit.closed == 45)
+        assert limit.open == 5
+        for reader, _ in silent[:45]:
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        assert b" 200 " in await _request(port, pki)
+        assert limit.closed == 46
+        for _, writer in silent:
+            writer.close()
+        await until(lambda: limit.open == 0)

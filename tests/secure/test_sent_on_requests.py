@@ -76,6 +76,7 @@ async def test_only_a_server_sends_marked_requests(tmp_path: Path, headers: dict
                 for sent in [{"method": "GET", "url": _PING}, *map(_sent, NEEDS)]:
                     response = await client.request(**sent, headers=headers)
                     assert response.status_code == 401, (user, certificate, sent)
+                    assert response.headers["connection"] == "close"
                     if sent["method"] != "HEAD":
                         assert "only an active server may send this" in response.text
         partition = engine.partition("t", 0)

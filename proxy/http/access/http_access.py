@@ -133,7 +133,10 @@ class HttpAccess:
         schemes = 'Basic realm="pidlease", charset="UTF-8"'
         if self._security.tokens is not None:
             schemes += ', Bearer realm="pidlease"'
-        return refusal(Problem.LOGIN_REQUIRED, detail, headers={"WWW-Authenticate": schemes})
+        headers = {"WWW-Authenticate": schemes}
+        if self._access.is_of_server(scope):
+            headers["Connection"] = "close"  # or it would be kept as another active server's
+        return refusal(Problem.LOGIN_REQUIRED, detail, headers=headers)
 
     def _refused(self, scope: Scope, caller: Caller, reason: str) -> Response:
         if self._security.authorizer is None:
