@@ -216,6 +216,25 @@ async def test_where_nothing_listens_another_server_takes_over_at_once(
         assert await value(b) == 3
 
 
+async def test_a_registrar_that_answers_no_pings_and_puts_its_row_is_replaced(
+    kafka: KafkaServer,
+) -> None:
+    """Once it ended the sessions of all others, which did not reach it, and owned everything."""
+    async with servers(kafka, "a", "b") as (all_, (a, b)):
+        await put(b, 1)
+        all_.silent.add("a")
+        b.is_silent = lambda url: url == "a"
+        await put(b, 2, before=1)
+        assert b.is_registrar
+        await put(a, 3, before=2)
+        assert (a.is_registrar, b.is_registrar) == (False, True)
+        # It does not replace the other one in turn, while that puts its row.
+        a.is_silent = lambda url: url == "b"
+        while a._unanswered < 2 * kafka_shared_journal._UNREACHED_TICKS:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert (a.is_registrar, b.is_registrar) == (False, True)
+
+
 async def _nothing(_: SharedKafkaJournal) -> None:
     """Look at nothing."""
 

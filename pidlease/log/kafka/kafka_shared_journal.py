@@ -55,13 +55,15 @@ TICK_SECONDS: Final = 0.5
 _SILENT_TICKS: Final = 8
 #: The same if the registrar does not answer pings.
 _UNANSWERED_TICKS: Final = 2
+#: The same if it puts its row, and does not answer pings: other servers do not reach it.
+_UNREACHED_TICKS: Final = 6
 #: The longest wait for the first row of a new topic.
 _CREATOR_TICKS: Final = 10
 #: A second request must find that nothing listens at the registrar's address, so much later.
 _REFUSED_SECONDS: Final = 0.05
 #: Both within this time: it is more than the longest pause between two attempts.
 _REFUSALS_SECONDS: Final = 5.0
-#: A server that was replaced as the registrar does not trust refused connections for so long: where
+#: A server that was replaced as the registrar replaces none that puts its row for so long: where
 #: servers cannot reach one another, they would replace each other again and again.
 _DISTRUST_SECONDS: Final = 600.0
 #: Servers that find the registrar gone wait for a part of this, so that one of them is the first.
@@ -120,11 +122,13 @@ class SharedKafkaJournal(KafkaJournal):
         self._tasks: list[asyncio.Task[None]] = []
         #: The registrar that is silent, by its last row: with a newer one it is not.
         self._gone: Fields = {}
-        #: The run of the registrar at which nothing listens, however often it puts its row.
+        #: The run of the registrar that cannot be reached, however often it puts its row.
         self._unreachable = ""
+        #: For how many ticks the registrar has not answered pings.
+        self._unanswered = 0
         #: The run of a registrar, and when nothing listened at its address first.
         self._refused: tuple[str, float] = ("", 0.0)
-        #: Until when refused connections do not show that a registrar is gone.
+        #: Until when a registrar that puts its row is not taken for unreachable.
         self._distrusts_until = 0.0
         #: Ticks since a session has shown itself, if this server is the registrar.
         self._heard: dict[str, int] = {}
@@ -317,7 +321,7 @@ class SharedKafkaJournal(KafkaJournal):
         try:
             while not (await asyncio.wait({asked}, timeout=TICK_SECONDS / 5))[0]:
                 owner = self._owner()
-                if owner is self._gone or owner.get("run") != run:
+                if owner is self._gone or owner.get("run") != run or run == self._unreachable:
                     raise RegistrarAwayError(f"{registrar['name']} does not answer")
             status, text = asked.result()
         except RegistrarGoneError:
@@ -377,14 +381,18 @@ class SharedKafkaJournal(KafkaJournal):
                             kind_of(error), error, error=repr(error))  # fmt: skip
 
     async def _watch_registrar(self) -> None:
-        """Read on; take over if the registrar is silent."""
+        """Read on; take over if the registrar is silent, or reached by Kafka only."""
         await self._translated(self._look)
         if self.is_registrar or self.stranger:
             return
         owner = self._owner()
         silent = self.is_silent(str(owner.get("url")))
+        self._unanswered = self._unanswered + 1 if silent else 0
         if self._silent_looks >= (_UNANSWERED_TICKS if silent else _SILENT_TICKS):
             self._gone = owner
+            await self._registrar()
+        elif self._unanswered >= _UNREACHED_TICKS and time.monotonic() >= self._distrusts_until:
+            self._unreachable = str(owner.get("run"))
             await self._registrar()
 
     async def _show(self) -> None:
