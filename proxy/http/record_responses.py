@@ -7,7 +7,7 @@ RefusedError
 |-- WrongTypeError      the type of the body is not supported
 |-- BodyTooLongError    the body, or the batch made of it, is longer than a batch may be
 |-- CodedBodyError      the body is not what its Content-Encoding says
-|-- BodyTooSlowError    no part of the body arrived in time
+|-- BodyTooSlowError    the body, or a part of it, did not arrive in time
 `-- NoRoomError         requests in flight hold all memory for them
 
 UnreadableError         a batch of the log cannot be read as records
@@ -116,7 +116,7 @@ class CodedBodyError(RefusedError):
 
 
 class BodyTooSlowError(RefusedError):
-    """No part of the body arrived in time."""
+    """The body, or a part of it, did not arrive in time."""
 
     problem = Problem.BODY_TOO_SLOW
     field = "body"

@@ -17,6 +17,9 @@ from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRo
 _REQUEST_BYTES: Final = 8 << 10
 #: How long the next part of a body may take to arrive, or of a response to be sent.
 IDLE_SECONDS: Final = 30.0
+#: How long a body may take in all, beside the time that it needs at the lowest rate.
+_BODY_SECONDS: Final = 60.0
+_BODY_BYTES_A_SECOND: Final = 16 << 10
 #: Responses are sent in parts of this size.
 _PART_BYTES: Final = 256 << 10
 #: The last part is no larger: it may wait in the connection after its memory was released.
@@ -84,7 +87,7 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
 
     Raises:
         BodyTooLongError: the body is longer.
-        BodyTooSlowError: no part of the body arrived in time.
+        BodyTooSlowError: no part of the body arrived in time, or all do not.
         NoRoomError: not enough memory is free.
         ClientDisconnect: the client disconnected.
     """
@@ -93,12 +96,17 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
         raise BodyTooLongError(text)
     body = bytearray()
     more = True
+    now = asyncio.get_running_loop().time
+    end = now() + _BODY_SECONDS
     while more:
+        late = min(now() + IDLE_SECONDS, end + len(body) / _BODY_BYTES_A_SECOND)
         try:
-            async with asyncio.timeout(IDLE_SECONDS):
+            async with asyncio.timeout_at(late):
                 message = await receive()
         except TimeoutError:
-            raise BodyTooSlowError(f"nothing came for {IDLE_SECONDS:g} s") from None
+            raise BodyTooSlowError(
+                f"nothing came for {IDLE_SECONDS:g} s, or too little in {_BODY_SECONDS:g} s"
+            ) from None
         if message["type"] != "http.request":
             raise ClientDisconnect
         part = message.get("body", b"")

@@ -6,9 +6,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from pidlease.http_api.ping_messages import PING_PATH
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import body_limit, direct_leases, http_protocol, request_memory
+from proxy.http.forwarding_headers import MEMBER_PATHS
 from proxy.http.record_routes import RecordLimits
 from tests.http_api.appending import OFFERS, door, listening, path_of, post
 from tests.http_api.test_pipelined_requests import exchange, statuses
@@ -98,6 +101,52 @@ async def test_a_body_that_does_not_arrive(
         writer.close()
 
 
+@pytest.mark.parametrize("path", [_BATCH, path_of()])
+async def test_a_body_that_comes_byte_by_byte(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_memory, "_BODY_SECONDS", 0.3)
+    async with door(tmp_path) as here, listening(here.app) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(_HEAD.format(path, 100_000).encode())
+        answer = asyncio.create_task(reader.readuntil(b"}"))
+        async with asyncio.timeout(WAIT_S):
+            while not answer.done():
+                writer.write(b" ")
+                await asyncio.sleep(0.01)
+        assert statuses(await answer) == [408]
+        writer.close()
+
+
+async def test_a_long_body_at_a_rate_that_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_memory, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(request_memory, "_BODY_BYTES_A_SECOND", 10_000)
+    async with door(tmp_path) as here, listening(here.app) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(_HEAD.format(_BATCH, 100_000).encode())
+        for _ in range(10):
+            writer.write(b" " * 9_999)
+            await asyncio.sleep(0.1)
+        writer.write(b" " * 8 + b"{}")
+        assert statuses(await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)) == [400]
+        writer.close()
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 200), ("HEAD", 405), ("OPTIONS", 405)])
+async def test_a_body_that_no_route_reads_is_not_waited_for(
+    method: str, status: int, tmp_path: Path
+) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        head = _HEAD.format("/v1/topics", 1_000_000).replace("POST", method)
+        writer.write(head.encode() + b"x")
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+        assert statuses(answer) == [status]
+        writer.close()
+
+
 async def test_a_head_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with impatient(tmp_path, monkeypatch) as port:
         whole = post(b"x")
@@ -123,7 +172,36 @@ async def test_bodies_hold_no_more_memory_than_they_may(
             response = await here.client.post(_BATCH, content=b" " * 999_998 + b"{}", headers=_JSON)
             status = response.status_code
             await asyncio.sleep(0)  # the client in this process does not leave the loop
+        for path in MEMBER_PATHS.keys() - {PING_PATH}:
+            member, member_writer = await asyncio.open_connection(LOOPBACK, port)
+            member_writer.write(_HEAD.format(path, 2).encode() + b"{}")
+            answer = await asyncio.wait_for(member.readuntil(b"}"), WAIT_S)
+            assert statuses(answer) == [400], path  # it is read: it has memory of its own
+            member_writer.close()
         writer.write(b" " * 99_998 + b"{}")
         first = await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)
         assert statuses(first) == [400]
         writer.close()
+
+
+async def test_a_body_holds_memory_until_the_response_begins() -> None:
+    """A client that does not read its response holds none."""
+    used: list[int] = []
+
+    async def app(_: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == b"body"
+        used.append(limit._memory.used)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        used.append(limit._memory.used)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"body", "more_body": False}
+
+    async def send(_: Message) -> None:
+        pass
+
+    limit = body_limit.BodyLimit(app, 10)
+    headers = [(b"content-length", b"4")]
+    await limit({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+    assert used[0] > len(b"body")
+    assert used[1] == 0
