@@ -174,7 +174,8 @@ async def test_bodies_hold_no_more_memory_than_they_may(
             await asyncio.sleep(0)  # the client in this process does not leave the loop
         for path in MEMBER_PATHS.keys() - {PING_PATH}:
             member, member_writer = await asyncio.open_connection(LOOPBACK, port)
-            member_writer.write(_HEAD.format(path, 2).encode() + b"{}")
+            body = b" " * 199_998 + b"{}"
+            member_writer.write(_HEAD.format(path, len(body)).encode() + body)
             answer = await asyncio.wait_for(member.readuntil(b"}"), WAIT_S)
             assert statuses(answer) == [400], path  # it is read: it has memory of its own
             member_writer.close()

@@ -34,6 +34,9 @@ _WORKER_PROCESS: Final = "proxy/workers/worker_process.py"
 _SUPERVISED: Final = "tests/integration/test_supervisor.py"
 
 _SERVER_ROUTES: Final = "tests/http_api/test_server_routes.py"
+_LIMIT: Final = "proxy/http/connection_limit.py"
+_LIMITED: Final = "tests/http_api/test_connection_limit.py"
+_SLOW: Final = "tests/http_api/test_slow_requests.py"
 
 SHARING: Final = (
     Mutant(
@@ -467,5 +470,40 @@ SHARING: Final = (
         "            connection = await self.any_connection()\n"
         "            found = await self._view_of(connection, names)",
         (_QUESTIONS,),
+    ),
+    Mutant(
+        "clients take the place of another server's idle connection",
+        _LIMIT,
+        "            if self._limit.reserve and oldest.is_of_member():\n",
+        "            if not oldest:\n",
+        (_LIMITED,),
+    ),
+    Mutant(
+        "clients keep the connections beyond the limit",
+        _LIMIT,
+        "        self._note_closed(was_idle=False)\n        return False\n",
+        "        return True\n",
+        (_LIMITED,),
+    ),
+    Mutant(
+        "a failed TLS handshake counts as a connection for ever",
+        "proxy/http/http_protocol.py",
+        "            self._port.closed(self)  # its handshake has failed\n",
+        "            pass\n",
+        ("tests/secure/test_http_handshakes.py",),
+    ),
+    Mutant(
+        "clients hold the memory for rows and states of other servers",
+        "proxy/http/body_limit.py",
+        "self._member_memory if scope",
+        "self._memory if scope",
+        (_SLOW,),
+    ),
+    Mutant(
+        "a body that comes byte by byte takes as long as it likes",
+        "proxy/http/request_memory.py",
+        "min(now() + IDLE_SECONDS, end + len(body) / _BODY_BYTES_A_SECOND)",
+        "max(now() + IDLE_SECONDS, end)",
+        (_SLOW,),
     ),
 )
