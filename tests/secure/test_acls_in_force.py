@@ -326,24 +326,31 @@ async def test_a_changed_file_counts_soon_and_a_broken_one_never(tmp_path: Path)
             await _sees(alice, "u")
 
 
+class _Failing:
+    """Fails each time that it is called."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls.append(arguments)
+        raise self._error
+
+
 @pytest.mark.parametrize("failing", ["_users", "_acls", "_quotas"])
 async def test_files_are_read_again_after_an_unexpected_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
-    failed: list[None] = []
-
-    def fail() -> Any:
-        failed.append(None)
-        raise OverflowError("a bug")
-
+    fail = _Failing(OverflowError("a bug"))
     async with secured(tmp_path, _ACLS) as running:
         await _topics(running, "t")
         path = running.folder / "security" / failing[1:]
         with monkeypatch.context() as broken:
             broken.setattr(getattr(running.security, failing), "read", fail)
             path.write_text(f"# changed\n{path.read_text() if path.exists() else ''}")
-            await until(lambda: len(failed) > 1)
+            await until(lambda: len(fail.calls) > 1)
         write_acls(running.folder, _READ)
         async with await running.login("alice") as alice:
             await _sees(alice, "t")
@@ -353,12 +360,7 @@ async def test_a_change_is_not_lost_when_its_file_could_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
-    failed: list[Path] = []
-
-    def fail(_: object, path: Path) -> Any:
-        failed.append(path)
-        raise OSError(errno.EMFILE, "too many open files")
-
+    fail = _Failing(OSError(errno.EMFILE, "too many open files"))
     async with secured(tmp_path, _ACLS, [_READ]) as running:
         await _topics(running, "t")
         async with await running.login("alice") as alice:
@@ -367,8 +369,8 @@ async def test_a_change_is_not_lost_when_its_file_could_not_be_read(
             with monkeypatch.context() as full, capture_logs() as lines:
                 full.setattr("proxy.security.entry_file.read_file", fail)
                 path.write_text("# no right any more\n")
-                await until(lambda: len(failed) > 2)
-            assert set(failed) == {path}
+                await until(lambda: len(fail.calls) > 2)
+            assert {each for _, each in fail.calls} == {path}
             assert [each["event"] for each in lines] == [_UNREAD]
             await _sees(alice)
 
@@ -378,12 +380,7 @@ async def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.02)
-    failed: list[None] = []
-
-    def fail() -> Any:
-        failed.append(None)
-        raise OverflowError("a bug")
-
+    fail = _Failing(OverflowError("a bug"))
     file = tmp_path / "changed"
     async with secured(tmp_path, _ACLS, [_READ]) as running:
         security, authorizer = running.security, running.security.authorizer
@@ -398,7 +395,7 @@ async def test_a_file_that_cannot_be_read_keeps_no_other_from_it(
         write_acls(running.folder)
         await until(lambda: not authorizer.acls)
         version = authorizer.version
-        await until(lambda: len(failed) > 2)
+        await until(lambda: len(fail.calls) > 2)
         assert authorizer.version is version, "the ACLs have not changed again"
 
 

@@ -43,7 +43,8 @@ export class FilePlace implements Place {
   async close(): Promise<void> {
     await this.last
     await rm(this.lock, { force: true })
-    await rmdir(dirname(this.lock)).catch(() => undefined) // another process may have it already
+    // Another process may have it already.
+    await rmdir(dirname(this.lock)).catch(ignore("ENOENT ENOTEMPTY EEXIST", undefined))
   }
 
   update(change: (state: State | null) => State): Promise<State> {
