@@ -72,6 +72,10 @@ class Binding(NamedTuple):
         """Return its PID and the one before it, if there is one."""
         return [pid for pid in (self.pid, self.former, self.released) if pid >= 0]
 
+    def all_pids(self) -> list[int]:
+        """Return all PIDs that the binding names: those of `pids`, and all that it fences."""
+        return [*self.pids(), *(pid for pid, _ in self.fenced)]
+
     def after_release_of(self, pid: int) -> "Binding":
         """Return this binding, as a grant after the release of a PID."""
         return self._replace(former=_RELEASED_FROM - pid)

@@ -57,11 +57,13 @@ class FenceReader:
             NamesError: the fence log cannot be read.
         """
         try:
-            self._position = await self._pool.run(self._fences.end)
+            position = await self._pool.run(self._fences.end)
         except FenceLogError as error:
             raise NamesError(str(error)) from error
         await load()
         self._keep(self._leases.fences)
+        # Last: if the bindings cannot be loaded, the next read begins where this one did.
+        self._position = position
 
     async def read(self) -> None:
         """Note all grants that were made before this call.

@@ -111,9 +111,9 @@ class NamedLeases:
         for number, (name, binding) in enumerate(
             (await self._pool.run(self._bindings.all)).items()
         ):
-            if self._lasts(binding) or self._leases.keeps_fences:
-                self._note(name, binding)
-            elif binding.generation == RELEASED:
+            self.note_grant(name, binding)
+            may_write = any(pid in self._leases for pid in binding.all_pids())
+            if binding.generation == RELEASED and not may_write:
                 ended.append((name, binding))
             if number % 1000 == 0:
                 await asyncio.sleep(0)
@@ -129,7 +129,7 @@ class NamedLeases:
                         name=name, reason=str(error))  # fmt: skip
 
     def note_grant(self, name: str, binding: Binding) -> None:
-        """Note a grant that another server may have made."""
+        """Note a grant that another server, or this one before its start, may have made."""
         self._lasts(binding)
         self._note(name, binding)
 
@@ -288,9 +288,9 @@ class NamedLeases:
         if bound is None:
             return fresh
         if bound.generation == RELEASED:
-            if not self._may_write(bound.pid):
-                return fresh
-            return self._fencing(fresh.after_release_of(bound.pid), bound)
+            if self._may_write(bound.pid):
+                fresh = fresh.after_release_of(bound.pid)
+            return self._fencing(fresh, bound)
         # A name's generations rise across PIDs: by one for a renewal, by two for a takeover. So a
         # renewal that is requested again is recognised.
         generation = bound.generation + (2 if wanted.pid < 0 else 1)
@@ -316,13 +316,14 @@ class NamedLeases:
         Raises:
             NameBusyError: there are too many of them.
         """
-        until_ms = self._leases.fence_until_ms()
+        until_ms, every = self._leases.fence_until_ms(), self._leases.keeps_fences
         fenced = dict.fromkeys(bound.pids(), until_ms) | dict(bound.fenced)
         left = tuple(
             (pid, until_ms)
             for pid, until_ms in fenced.items()
             if pid not in fresh.pids()
-            and until_ms > self._leases.now_ms()
+            # A lease begins anew at a start of its server, so it may last longer.
+            and (until_ms > self._leases.now_ms() or not every)
             and (pid == held or self._may_write(pid))
         )
         if len(left) > FENCED_MAX:
@@ -381,7 +382,7 @@ class NamedLeases:
 
     def _drop_spare(self, name: str, binding: Binding) -> None:
         """Grant no PID again that a change with an unknown outcome, or another server, granted."""
-        if self._spare.get(name) in (*binding.pids(), *(pid for pid, _ in binding.fenced)):
+        if self._spare.get(name) in binding.all_pids():
             del self._spare[name]
 
     async def _landed(self, binding: Binding) -> None:

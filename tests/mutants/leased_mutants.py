@@ -105,6 +105,27 @@ LEASED: Final = (
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
+        "a fence ends with a lease that a start began anew",
+        _NAMING,
+        "            and (until_ms > self._leases.now_ms() or not every)\n",
+        "            and until_ms > self._leases.now_ms()\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "the fences of a released PID end with its own lease",
+        _NAMING,
+        "            return self._fencing(fresh, bound)\n",
+        "            return self._fencing(fresh, bound) if self._may_write(bound.pid) else fresh\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a released name is unbound while a PID before has a lease",
+        _NAMING,
+        "any(pid in self._leases for pid in binding.all_pids())",
+        "binding.pid in self._leases",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
         "a PID before that never wrote is not fenced after a restart",
         _NAMING,
         "                self._leases.hold(pid, until_ms - self._leases.lease_ms)\n",

@@ -283,6 +283,13 @@ SHARING: Final = (
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
+        "bindings that could not be read are not read again",
+        "pidlease/engine/fence_reader.py",
+        "        await load()\n",
+        "        self._position = position\n        await load()\n",
+        (_FENCES,),
+    ),
+    Mutant(
         "a fence ends with the first grant",
         "pidlease/engine/fence_reader.py",
         "            self._kept.pop(pid, None)  # the latest grant counts\n"

@@ -315,6 +315,29 @@ async def test_all_pids_of_a_name_are_fenced_after_a_restart(steps: str, writes:
     assert (await put(server, latest, 0)).status is STORED
 
 
+@pytest.mark.parametrize(
+    "steps", ["start, ask", "ask, start, ask", "ask twice, start", "ask twice, start, ask"]
+)
+async def test_a_lease_that_a_start_began_anew_is_fenced_as_long(steps: str) -> None:
+    """Once its fence ended with the lease as it was granted, or with the one of the PID after."""
+    server = await begin()
+    zombie = await ask(server)
+    assert (await put(server, zombie, 0)).status is STORED
+    await server.engine.naming.release("n")
+    await server.snapshot()
+    for step in steps.split(", "):
+        if step == "start":
+            server.now_ms += 2 * LEASE_MS
+            server = await server.kill()
+        for _ in range({"start": 0, "ask": 1, "ask twice": 2}[step]):
+            await ask(server)
+            await server.engine.naming.release("n")
+    assert zombie.pid in server.engine.leases, "or nothing is tried"
+    assert (await put(server, zombie, 1)).status is FENCED
+    server = await server.kill()
+    assert (await put(server, zombie, 1)).status is FENCED
+
+
 async def test_a_renewal_after_the_lease_that_is_requested_again_is_the_same() -> None:
     """Once it was taken for another producer's, and fenced the only one."""
     server = await begin()
