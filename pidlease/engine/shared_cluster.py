@@ -442,6 +442,10 @@ class SharedCluster:
         pings = self.pings
         return not (self.adrift or pings.abstains) and pings.deciders().order[:1] == [self.node_id]
 
+    def abstains(self) -> bool:
+        """Return whether this server reaches so few members that it may be cut off itself."""
+        return self.pings.abstains
+
     def is_silent(self, url: str) -> bool:
         """Return whether the member at an address of HTTP does not answer pings."""
         silent = self.pings.silent
@@ -452,6 +456,11 @@ class SharedCluster:
     def owner_of(self, partition: TopicPartition) -> Member | None:
         """Return a partition's owner, as of the last read; None: it has none, or that is gone."""
         return self._view.members.get(self._view.slots.owner(partition))
+
+    def owner_text(self, partition: TopicPartition) -> str:
+        """Return which server owns a partition, for clients."""
+        owner = self.owner_of(partition)
+        return f"{owner.server} serves it" if owner is not None else "no server owns it now"
 
     def leaders(self, topic: str, partitions: int) -> list[int]:
         """Return the node ids of the owners of a topic's partitions; -1: there is none."""

@@ -247,6 +247,7 @@ class KafkaBackend(Backend):
         self.states = HttpStateRequests(self.to_members, self.snapshots.names, self._pool)
         if self.rows is not None:
             self.rows.is_silent = self.shared.is_silent
+            self.rows.abstains = self.shared.abstains
 
     async def _wait_for_stranger(self) -> None:
         """Wait until no server without --shared serves this cluster."""

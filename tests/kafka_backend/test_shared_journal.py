@@ -29,6 +29,7 @@ from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.log.kafka import kafka_shared_journal
 from pidlease.log.kafka.kafka_journal import KafkaJournal
 from pidlease.log.kafka.kafka_shared_journal import (
+    TICK_SECONDS,
     RegistrarAwayError,
     RegistrarGoneError,
     SharedKafkaJournal,
@@ -233,6 +234,48 @@ async def test_a_registrar_that_answers_no_pings_and_puts_its_row_is_replaced(
         while a._unanswered < 2 * kafka_shared_journal._UNREACHED_TICKS:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert (a.is_registrar, b.is_registrar) == (False, True)
+
+
+async def test_servers_that_have_replaced_each_other_do_not_go_on_with_it(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once each did so twice a second, for ever, because it had done it once."""
+    monkeypatch.setattr(kafka_shared_journal, "_DISTRUST_SECONDS", 0.0)
+    async with servers(kafka, "a", "b") as (_, (a, b)):
+        for now, former in ((b, a), (a, b)):
+            now.is_silent = lambda _: True
+            await until_registrar(now)
+            now.is_silent = lambda _: False
+            await put(former, 1)
+        for number in range(20):
+            await put(b, number)
+            await b._look()
+            assert (a.is_registrar, b.is_registrar) == (True, False)
+            await asyncio.sleep(TICK_SECONDS / 5)
+
+
+async def test_one_that_was_found_unreachable_may_serve_again(kafka: KafkaServer) -> None:
+    """Also one that another server than the one that missed it has replaced."""
+    async with servers(kafka, "a", "b", "c") as (_, (a, b, c)):
+        await put(b, 1)
+        b._unreachable = a._run
+        async with c._lock:
+            c._unreachable = a._run
+            await c._become()
+        while b._unreachable:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert (a.is_registrar, b.is_registrar, c.is_registrar) == (False, False, True)
+
+
+async def test_a_server_that_reaches_few_others_does_not_take_over(kafka: KafkaServer) -> None:
+    async with servers(kafka, "a", "b") as (_, (a, b)):
+        b.abstains = lambda: True
+        b.is_silent = lambda _: True
+        while b._unanswered < 2 * kafka_shared_journal._UNREACHED_TICKS:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert (a.is_registrar, b.is_registrar) == (True, False)
+        b.abstains = lambda: False
+        await until_registrar(b)
 
 
 async def _nothing(_: SharedKafkaJournal) -> None:

@@ -182,6 +182,27 @@ COORDINATION: Final = (
         (_SHARED_IN_KAFKA,),
     ),
     Mutant(
+        "a server that could not be reached once is replaced whenever it serves",
+        _SHARED,
+        '        self._unreachable, self._unanswered = "", 0  # or',
+        "        # or",
+        (_SHARED_IN_KAFKA,),
+    ),
+    Mutant(
+        "a server that another one has replaced stays unreachable",
+        _SHARED,
+        '            self._unreachable = ""  # it',
+        "            pass  # it",
+        (_SHARED_IN_KAFKA,),
+    ),
+    Mutant(
+        "a server that is cut off replaces the registrar",
+        _SHARED,
+        "            and not self.abstains()\n",
+        "",
+        (_SHARED_IN_KAFKA,),
+    ),
+    Mutant(
         "where nothing listens, the registrar is waited for",
         _SHARED,
         "            self._unreachable = run\n\n    async def serve",

@@ -157,7 +157,7 @@ class PartitionMoves:
         """Hand over all partitions, because another server may own them."""
         leaving = [each for each in self._table.all_partitions() if not each.elsewhere]
         for each in leaving:
-            each.leave_to(self._owner_text(each.name))
+            each.leave_to(self._cluster.owner_text(each.name))
         if leaving:
             self._keep(asyncio.create_task(self._hand_over(leaving)))
 
@@ -175,7 +175,7 @@ class PartitionMoves:
         for number, partition in enumerate(self._table.all_partitions()):
             epoch = self._cluster.epoch_if_owned(partition.name)
             if not partition.elsewhere and epoch != partition.epoch:
-                partition.leave_to(self._owner_text(partition.name))
+                partition.leave_to(self._cluster.owner_text(partition.name))
                 leaving.append(partition)
             elif partition.elsewhere and epoch is not None and not partition.landing:
                 coming.setdefault(partition.name.topic, []).append(partition.name.partition)
@@ -211,10 +211,6 @@ class PartitionMoves:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._landing.add(task)
         task.add_done_callback(self._landing.discard)
-
-    def _owner_text(self, partition: TopicPartition) -> str:
-        owner = self._cluster.owner_of(partition)
-        return f"{owner.server} serves it" if owner is not None else "no server owns it now"
 
     # ------------------------------------------------------------------ hand-over
 
@@ -262,7 +258,7 @@ class PartitionMoves:
         """
         epoch = self._cluster.epoch_if_owned(partition.name)
         if partition.elsewhere or epoch is None or partition.epoch not in (0, epoch):
-            partition.leave_to(self._owner_text(partition.name))
+            partition.leave_to(self._cluster.owner_text(partition.name))
             partition.landing = False
             return False
         partition.epoch = self._epochs[partition.name] = epoch

@@ -102,6 +102,7 @@ class SharedKafkaJournal(KafkaJournal):
     Attributes:
         is_registrar: whether this server writes the rows, as far as it knows.
         is_silent: returns whether the server at an address does not answer pings.
+        abstains: returns whether this server reaches so few others that it may be cut off itself.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class SharedKafkaJournal(KafkaJournal):
         super().__init__(upstream, server, SEVERAL, clock_ms)
         self.is_registrar = False
         self.is_silent: Callable[[str], bool] = lambda _: False
+        self.abstains: Callable[[], bool] = lambda: False
         self._url: Final = url
         self._session_ticks: Final = session_seconds / TICK_SECONDS
         self._ask: Final = ask
@@ -206,6 +208,7 @@ class SharedKafkaJournal(KafkaJournal):
             self._writer, self._unsettled = None, False
             raise
         self.is_registrar = self._claimed = True
+        self._unreachable, self._unanswered = "", 0  # or it replaced the former one for ever
         self.first_service = self.first_service or first
         self._heard.clear()
         _log.info("this server keeps the rows of all active servers", topic=SERVED_TOPIC,
@@ -386,12 +389,18 @@ class SharedKafkaJournal(KafkaJournal):
         if self.is_registrar or self.stranger:
             return
         owner = self._owner()
+        if owner.get("run") != self._unreachable:
+            self._unreachable = ""  # it was replaced, and may serve again later
         silent = self.is_silent(str(owner.get("url")))
         self._unanswered = self._unanswered + 1 if silent else 0
         if self._silent_looks >= (_UNANSWERED_TICKS if silent else _SILENT_TICKS):
             self._gone = owner
             await self._registrar()
-        elif self._unanswered >= _UNREACHED_TICKS and time.monotonic() >= self._distrusts_until:
+        elif (
+            self._unanswered >= _UNREACHED_TICKS
+            and time.monotonic() >= self._distrusts_until
+            and not self.abstains()
+        ):
             self._unreachable = str(owner.get("run"))
             await self._registrar()
 
