@@ -767,6 +767,16 @@ class Partition:
         self.elsewhere = reason
         self.landing = True
         self.log.stop(reason)
+        self.wake()
+
+    def check_owned(self) -> None:
+        """Check that this server serves the partition.
+
+        Raises:
+            NotOwnerError: another server does.
+        """
+        if self.elsewhere:
+            raise NotOwnerError(f"{self.name}: {self.elsewhere}")
 
     def check_not_stopped(self) -> None:
         """Check that the partition accepts appends.
@@ -775,8 +785,7 @@ class Partition:
             NotOwnerError: another server serves it.
             LogStoppedError: it is stopped.
         """
-        if self.elsewhere:
-            raise NotOwnerError(f"{self.name}: {self.elsewhere}")
+        self.check_owned()
         if self.log.stopped:
             raise self.stopped_error()
 

@@ -152,6 +152,9 @@ class StreamGate:
         #: When it was last read or appended to, by `time.monotonic`; at first, when it was loaded.
         self.touched: float = time.monotonic()
         self._known = log.end_offset == 0
+        #: Whether the log is known to have, or have had, a record that is data: not only Kafka's
+        #: markers.
+        self.has_data = False
         #: Grows when what is being read from the log is no longer the newest.
         self._doubts = 0
         self._closing: StreamBatch | None = None
@@ -237,6 +240,7 @@ class StreamGate:
 
     def appended(self, batch: StreamBatch, offset: int) -> None:
         """Note that an admitted batch is in the log."""
+        self.has_data = True
         send = batch.send
         if send.order is not None:
             self._order = max(self._order or b"", send.order)
@@ -311,8 +315,10 @@ class StreamGate:
             data = bytes((await self._log.read(offset, 1)).data)
             header = read_header(data)
             if not header.is_control:
+                self.has_data = True
                 return await self._pool.run(partial(close_in, data[: header.size]))
             offset = header.base_offset - 1
+        self.has_data = self._log.start_offset > 0  # or they were removed
         return None
 
     async def _stored_order(self) -> bytes:

@@ -1,7 +1,8 @@
 """Two active servers share a Kafka: settings of topics that are changed at one count at both."""
 
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
-from tests.streams.stream_client import CLOSE, TEXT, send
+from tests.streams.stream_client import CLOSE, TEXT, ZERO, read_all, send
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -137,6 +138,63 @@ def test_a_stream_that_one_has_made_is_one_at_its_owner_at_once(two: Two) -> Non
         while (told := send(owner, "POST", name, "x", TEXT).status) == 503:
             pass  # it does not know the topic yet
         assert told == 204
+
+
+def stream_of(two: Two, owner: PidleaseServer, headers: Mapping[str, str]) -> str:
+    """Make empty streams until a server owns one of them."""
+    while True:
+        name = f"s-{uuid.uuid4().hex[:8]}"
+        assert send(two.a, "PUT", name, b"", {**TEXT, **headers}).status == 201
+        if owner_port(two, name) == owner.kafka_port:
+            until(lambda: send(owner, "HEAD", name).status == 200, "its owner to know it")  # noqa: B023
+            return name
+
+
+def test_a_stream_that_is_in_use_at_its_owner_outlives_its_ttl(two: Two) -> None:
+    """Once each other server deleted it, with its records, as it saw neither reads nor appends."""
+    ttl = {"Stream-TTL": "2"}
+    used = stream_of(two, two.b, ttl)
+    unused = stream_of(two, two.a, ttl)
+    sent = 0
+    # A has looked for streams that are over by then, and begun to count at both at once.
+    while send(two.a, "HEAD", unused).status != 404:
+        assert send(two.b, "POST", used, "x", TEXT).status == 204
+        sent += 1
+        time.sleep(0.2)
+    for _ in range(10):
+        assert send(two.b, "POST", used, "x", TEXT).status == 204
+        time.sleep(0.2)
+    assert read_all(two.b, used) == b"x" * (sent + 10)
+    until(lambda: send(two.b, "HEAD", used).status == 404, "it to be over at last")
+
+
+def test_a_stream_is_read_at_its_owner_only(two: Two) -> None:
+    """Once the others answered that it is empty, and that this is up to date."""
+    name = stream_of(two, two.b, {})
+    assert send(two.b, "POST", name, "x", TEXT).status == 204
+    for path in (name, f"{name}?offset=-1", f"{name}?offset=-1&live=long-poll",
+                 f"{name}?offset=-1&live=sse", f"{name}?offset={ZERO}"):  # fmt: skip
+        refused = send(two.a, "GET", path)
+        assert (refused.status, refused.code) == (421, "not_owner"), path
+    assert send(two.a, "HEAD", name).status == 421
+    assert send(two.a, "DELETE", name).status == 421
+    assert send(two.a, "PUT", name, b"", TEXT).status == 421
+    assert send(two.b, "PUT", name, b"", TEXT).status == 200
+    assert read_all(two.b, name) == b"x"
+
+
+def test_a_stream_with_values_is_created_at_its_owner(two: Two) -> None:
+    """Elsewhere no topic is made: it would be empty, and removed again a second later."""
+    for _ in range(20):
+        name = f"s-{uuid.uuid4().hex[:8]}"
+        status = send(two.a, "PUT", name, "x", TEXT).status
+        assert status in (201, 421)
+        if status == 421:
+            assert two.a.get(f"/v1/topics/{name}")[0] == 404
+            assert send(two.b, "PUT", name, "x", TEXT).status == 201
+            assert read_all(two.b, name) == b"x"
+            return
+    raise AssertionError("A owned all of them")
 
 
 def test_a_closed_stream_stays_closed_when_the_other_one_takes_it_over(two: Two) -> None:

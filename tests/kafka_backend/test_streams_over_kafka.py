@@ -12,7 +12,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.clients.install import node_missing
 from tests.crash.readback import consume
-from tests.crash.seeds import SOAK
+from tests.crash.seeds import SOAK, new_random
+from tests.kafka_backend import spoiling
+from tests.kafka_backend.spoiling import Fault, Spoiler
+from tests.kafka_listener.messages import PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
@@ -64,6 +67,31 @@ def test_a_topic_that_was_just_made_becomes_the_stream(
     admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
     until(lambda: send(server, "PUT", name, "a", TEXT).status in (200, 201), "the stream")
     assert read_all(server, name) == b"a"
+
+
+@pytest.mark.parametrize("close", [{}, CLOSE], ids=["open", "closed"])
+def test_values_of_a_put_are_stored_once(tmp_path: Path, close: dict[str, str]) -> None:
+    """Once the repeated PUT stored them again, if Kafka's response to the first was lost."""
+    kafka = KafkaServer(tmp_path / "kafka", listeners={"RELAYED": "PLAINTEXT"})
+    port = int(kafka.listeners["RELAYED"].rpartition(":")[2])
+    with Spoiler(port, new_random("puts")) as spoiler:
+        kafka.advertised["RELAYED"] = spoiler.bootstrap
+        settings = {"upstream": spoiler.bootstrap, "log_level": "info"}
+        with kafka, in_front_of(kafka, tmp_path / "server", **settings) as server:
+            server.start()
+            for number in range(8):
+                fault = Fault("lost", PRODUCE, spoiling.lost)
+                spoiler.arm(fault)
+                name, path = f"s{number}", f"/s{number}"
+                statuses: list[int] = []
+                while not statuses or statuses[-1] >= 500:
+                    statuses.append(send(server, "PUT", name, "[1, 2]", JSON_TYPE | close).status)
+                assert statuses[-1] in (200, 201), path
+                assert len(spoiler.struck) == number + 1, "or nothing is tried"
+                print(statuses)
+                assert read_json(server, name) == [1, 2]
+                assert len(consume(kafka.bootstrap, name, 1, markers=True)) == 2
+                assert send(server, "HEAD", name).is_closed is bool(close)
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes: make soak")

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.readback import consume
@@ -224,6 +225,48 @@ def test_a_stream_without_its_first_record_does_not_exist(server: PidleaseServer
     assert send(server, "PUT", "half", "first", TEXT).status == 201
     assert read_all(server, "half") == b"first"
     until(lambda: ask(server, "GET", "/v1/topics/left")[0] == 404, "the rest to be removed")
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_stream_that_cannot_be_read_is_kept(tmp_path: Path, size: int) -> None:
+    """Once a server removed it at its start, as one without its first record."""
+    with PidleaseServer(tmp_path) as server:
+        for name in ("kept", "expires"):
+            assert send(server, "PUT", name, "abc", TEXT).status == 201
+        assert send(server, "POST", "kept", "d" * 200, TEXT).status == 204
+        server.kill9()
+        (segment,) = (server.data_dir / "logs" / "kept-0").glob("*.log")
+        content = segment.read_bytes()
+        segment.write_bytes(bytes(size) + content[size:] if size else b"")
+        server.restart()
+        gone = {"Stream-Expires-At": "2020-01-01T00:00:00Z"}
+        assert send(server, "PUT", "over", b"", TEXT | gone).status == 201
+        topics = "/v1/topics/{}"
+        until(lambda: ask(server, "GET", topics.format("over"))[0] == 404, "what is over to go")
+        time.sleep(1.5)  # it was old enough to be removed after a second
+        for method in ("GET", "HEAD", "POST"):
+            assert send(server, method, "kept", b"x" * (method == "POST"), TEXT).status == 503
+        assert send(server, "PUT", "kept", "[1]", JSON_TYPE).status == 503
+        assert ask(server, "GET", topics.format("kept"))[0] == 200
+        assert segment.exists()
+        assert read_all(server, "expires") == b"abc"
+
+
+def test_a_stream_without_records_is_kept(tmp_path: Path) -> None:
+    """Created with a record, which was removed by DeleteRecords."""
+    with PidleaseServer(tmp_path) as server:
+        assert send(server, "PUT", "kept", "abc", TEXT).status == 201
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        for removed in admin.delete_records([TopicPartition("kept", 0, -1)]).values():
+            assert removed.result(WAIT_S).low_watermark == 1
+        kill(server)
+        gone = {"Stream-Expires-At": "2020-01-01T00:00:00Z"}
+        assert send(server, "HEAD", "kept").status == 200
+        assert send(server, "PUT", "over", b"", TEXT | gone).status == 201
+        until(lambda: ask(server, "GET", "/v1/topics/over")[0] == 404, "what is over to go")
+        time.sleep(1.5)  # it was old enough to be removed after a second
+        assert send(server, "POST", "kept", "d", TEXT).status == 204
+        assert send(server, "GET", f"kept?offset={ZERO[:-1]}1").body == b"d"
 
 
 def test_appends_race_a_close(server: PidleaseServer) -> None:

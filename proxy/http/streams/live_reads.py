@@ -110,7 +110,9 @@ class LiveReader:
     @property
     def is_over(self) -> bool:
         """Whether there is nothing to wait for any more."""
-        return self._reads.ending or self._stream.partition.gone or self._left.done()
+        partition = self._stream.partition
+        is_away = partition.gone or bool(partition.elsewhere)
+        return self._reads.ending or is_away or self._left.done()
 
     async def wait(self, offset: int, seconds: float) -> None:
         """Return when the stream goes on, or ends, at an offset, or the time is up."""

@@ -3,6 +3,9 @@
 A stream's settings are settings of its topic, so its creation is one durable step. If it is created
 with records, or closed, it exists when its first record is in the log (`StreamConfig.initial`).
 Which streams have forks follows from the settings of all topics.
+
+With several active servers, only the owner of a stream's partition knows its end, when it was last
+used, and whether it has records: only the owner reads it, and removes it when it is over.
 """
 
 import asyncio
@@ -20,7 +23,10 @@ from pidlease.engine.partition_lookup import find_topic
 from pidlease.engine.stream_gate import StreamGate
 from pidlease.engine.topic_admin import TopicAdmin
 from pidlease.engine.topics.topic_table import TopicExistsError, UnknownTopicError
+from pidlease.log.ports import ForwardingLog
 from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import NotOwnerError
+from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.stream_settings import (
     STREAM_DELETED,
     STREAM_SOURCE,
@@ -72,6 +78,19 @@ class Stream(NamedTuple):
     def is_closed_at(self, offset: int) -> bool:
         """Whether the stream is closed, and has no value at or after an offset."""
         return self.gate.closed is not None and offset >= self.tail
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the records are there that it was created with, if its gate is known.
+
+        Raises:
+            NotOwnerError: another server knows that.
+            LogStoppedError: that is unknown, because the log is stopped.
+        """
+        if not self.config.initial or self.gate.has_data:
+            return True
+        self.partition.check_not_stopped()
+        return False
 
     def is_expired(self) -> bool:
         """Whether its time is over."""
@@ -164,10 +183,12 @@ class StreamCatalog:
     def find_now(self, name: str) -> Stream | None:
         """Return a stream as `find` does; None: `find` must wait, or says what is wrong."""
         stream = self.topic_stream(name)
-        if stream is None or stream.config.deleted or stream.is_expired():
+        if stream is None or stream.config.deleted or stream.partition.elsewhere:
             return None
-        is_there = not stream.config.initial or stream.partition.readable_end > 0
-        return stream if stream.gate.is_known and is_there else None
+        if stream.is_expired() or not stream.gate.is_known:
+            return None
+        is_there = not stream.config.initial or stream.gate.has_data
+        return stream if is_there else None
 
     async def find(self, name: str, *, removes: bool = True) -> Stream:
         """Return a stream, when it is known whether it is closed.
@@ -179,6 +200,7 @@ class StreamCatalog:
             UnknownStreamError: there is none, or it has expired.
             DeletedStreamError: it is deleted, and kept for its forks.
             AwaitedTopicError: its topic cannot be read yet.
+            NotOwnerError: another server serves it.
             LogError: the log cannot be read.
         """
         stream = self.find_now(name)
@@ -197,12 +219,13 @@ class StreamCatalog:
             raise UnknownStreamError("there is no such stream")
         if stream.config.deleted:
             raise DeletedStreamError("the stream is deleted, and kept for its forks")
+        stream.partition.check_owned()
         if stream.is_expired():
             if removes:
                 await self.remove(name, expired=True)
             raise UnknownStreamError("the stream has expired")
         await stream.gate.known()
-        if stream.config.initial and stream.partition.readable_end == 0:
+        if not stream.has_begun:
             raise UnknownStreamError("there is no such stream yet")
         return stream
 
@@ -236,6 +259,16 @@ class StreamCatalog:
         """Whether a stream may be forked: it is not a fork of too many forks."""
         return self.depth(stream) < _CHAIN_MAX - 1
 
+    def check_owner(self, name: str) -> None:
+        """Check that this server would own a stream.
+
+        Raises:
+            NotOwnerError: another server would.
+        """
+        shared, partition = self.ready().shared_cluster, TopicPartition(name, 0)
+        if shared is not None and shared.epoch_if_owned(partition) is None:
+            raise NotOwnerError(f"{partition}: {shared.owner_text(partition)}")
+
     # ------------------------------------------------------------------ changing
 
     async def create(self, name: str, settings: Mapping[str, str]) -> Stream:
@@ -246,6 +279,7 @@ class StreamCatalog:
 
         Raises:
             StreamConflictError: a topic has the name.
+            LogError: a topic has the name, and it is unknown whether it is empty.
         """
         engine = self.ready()
         try:
@@ -254,8 +288,11 @@ class StreamCatalog:
         except TopicExistsError:
             found = engine.partition(name, 0)
             topic = engine.topics.get(name)
-            is_empty = found is not None and found.log.end_offset == 0
-            if topic is None or topic.partitions != 1 or not is_empty:
+            if found is None or topic is None or topic.partitions != 1:
+                raise StreamConflictError("a topic that is no stream has the path") from None
+            found.check_not_stopped()
+            # Others may have written to it: to Kafka itself, if that is the log.
+            if found.log.end_offset > 0 or (await found.log_range())[1] != 0:
                 raise StreamConflictError("a topic that is no stream has the path") from None
             await self._changes.make(engine.change_topic(name, change_of_own(settings)))
         stream = self.topic_stream(name)
@@ -278,6 +315,8 @@ class StreamCatalog:
                 if expired:
                     return
                 raise UnknownStreamError("there is no such stream")
+            if expired and not await self._owns(stream):
+                return
             await self.remove_alone(name)
         if stream.config.source:
             await self._remove_if_unused(stream.config.source)
@@ -346,7 +385,7 @@ class StreamCatalog:
 
     async def _remove_if_over(self, name: str) -> None:
         stream = self.topic_stream(name)
-        if stream is None:
+        if stream is None or stream.partition.elsewhere:
             return
         if stream.config.deleted:
             await self._remove_if_unused(name)
@@ -356,18 +395,49 @@ class StreamCatalog:
             await self._remove_left_over(name)
 
     def _is_left_over(self, stream: Stream) -> bool:
-        """Whether its creation has ended before its first record was appended."""
+        """Whether its creation has ended before its first record was appended, as it seems."""
         age = time.monotonic() - stream.gate.touched
         return (
             stream.config.initial
             and stream.topic.name not in self._lock_users
-            and stream.partition.readable_end == 0
             and age > _SWEEP_SECONDS
+            and (stream.gate.is_known or stream.partition.readable_end == 0)
+            and not stream.has_begun
         )
 
     async def _remove_left_over(self, name: str) -> None:
         async with self.alone(name):
             stream = self.topic_stream(name)
-            if stream is not None and stream.partition.readable_end == 0:
+            if stream is None or stream.has_begun or not await self._owns(stream):
+                return
+            if await self.is_empty(stream):
                 _log.info("a stream without its first record is removed", topic=name)
                 await self.remove_alone(name)
+
+    @staticmethod
+    async def is_empty(stream: Stream) -> bool:
+        """Return whether a stream has no record, by a new look at its log.
+
+        Kafka clients may have written to its topic, and appends without a response may have landed.
+
+        Raises:
+            LogError: that is unknown now.
+        """
+        if isinstance(stream.partition.log, ForwardingLog):
+            await stream.partition.log.look()
+        stream.gate.doubt()
+        await stream.gate.known()
+        return not stream.gate.has_data
+
+    @staticmethod
+    async def _owns(stream: Stream) -> bool:
+        """Return whether this server still owns a stream, by a new read.
+
+        It may have been suspended, while another server appended to it.
+
+        Raises:
+            LogError: that is unknown now.
+        """
+        log = stream.partition.log
+        owned = await log.owned() if isinstance(log, ForwardingLog) else None
+        return owned is not False and not stream.partition.elsewhere

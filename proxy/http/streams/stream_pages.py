@@ -165,6 +165,7 @@ class StreamReads:
         self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
     ) -> Values:
         partition, at, end = span.partition, offset - span.base, span.end - span.base
+        partition.check_owned()  # what a fork inherits may be another server's
         if at < partition.log.start_offset:  # what is deleted is not served from memory, either
             raise OffsetRangeError(at, partition.log.start_offset, end)
         key = (partition, at, end, bytes_max, is_json)

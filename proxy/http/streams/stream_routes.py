@@ -23,6 +23,7 @@ from pidlease.http_api.record_messages import (
     READ_BYTES_DEFAULT,
 )
 from pidlease.kafka.records.identity_header import Identity
+from pidlease.log.ports import ForwardingLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError
 from pidlease.storage.topics.stream_settings import (
@@ -104,6 +105,8 @@ _ENDS: Final = (
     LogError, NoRoomError, NotReadyError, OffsetRangeError, UnknownStreamError, UnreadableError,
 )  # fmt: skip
 _TRUE: Final = {CLOSED: "true"}
+#: Begins the producer id of the first send to a stream; no client's id has such a character.
+_CREATION: Final = "\x1e"
 
 _log = structlog.get_logger(__name__)
 
@@ -198,16 +201,17 @@ class StreamRoutes:
 
         Raises:
             StreamConflictError: it is deleted, and kept for its forks.
+            NotOwnerError: another server serves it.
+            LogError: the log cannot be read.
         """
         stream = self.catalog.topic_stream(name)
         if stream is None:
             return None
         if stream.config.deleted:
             raise StreamConflictError("the stream is deleted, and kept for its forks")
+        stream.partition.check_owned()
         await stream.gate.known()
-        if stream.config.initial and stream.partition.readable_end == 0:
-            return None
-        return stream
+        return stream if stream.has_begun else None
 
     @staticmethod
     def _check_same(stream: Stream, wanted: NewStream, *, closes: bool) -> None:
@@ -239,27 +243,32 @@ class StreamRoutes:
         """Create a stream, and append its first values."""
         inherited: dict[str, str] = {}
         settings: dict[str, str] = {}
-        first: list[bytes] = []
+        forked: list[bytes] = []
         if wanted.source:
             source = await self._source(wanted)
             inherited = source.topic.overrides
-            base, first = await self._fork_at(source, wanted)
+            base, forked = await self._fork_at(source, wanted)
             settings = {STREAM_SOURCE: wanted.source, STREAM_FORK: f"{base} {wanted.fork}"}
         settings |= wanted.settings(inherited)
         is_json = media_type(settings[STREAM_TYPE]) == "application/json"
-        values = [*first, *_values(body, is_json=is_json)]
+        values = [*forked, *_values(body, is_json=is_json)]
         send = headers.send(has_data=bool(values))
         if values or send.closing is not Closing.NO:
             settings[STREAM_INITIAL] = "1"
+            self.catalog.check_owner(name)
         left_over = self.catalog.topic_stream(name)
         if left_over is not None and not settings.items() <= left_over.topic.overrides.items():
+            if not await self.catalog.is_empty(left_over):
+                raise StreamConflictError("the stream exists, with other settings")
             await self.catalog.remove_alone(name)
             left_over = None
         stream = left_over or await self.catalog.create(name, settings)
         note_change("CREATE_TOPIC", f"TOPIC:{name}")
         if STREAM_INITIAL in settings:
-            outcome = await self._append(stream, lambda: values, len(body), send, None, held)
-            if outcome.status is not Status.APPENDED:
+            stream.partition.check_owned()
+            first = _first_send(stream)
+            outcome = await self._append(stream, lambda: values, len(body), send, first, held)
+            if outcome.status not in {Status.APPENDED, Status.DUPLICATE}:
                 raise _NotAppendedError(appended(outcome, None))
         return stream
 
@@ -341,7 +350,7 @@ class StreamRoutes:
         """
         try:
             stream = self.catalog.find_now(topic_of_request(scope, self.prefix))
-            if stream is None or stream.partition.elsewhere or stream.partition.gone:
+            if stream is None or stream.partition.gone:
                 return None
             headers = StreamHeaders(scope["headers"])
             named = by_headers(headers.found)
@@ -534,6 +543,7 @@ class StreamRoutes:
     async def _page(self, stream: Stream, offset: int, bytes_max: int) -> Values:
         if stream.partition.gone:
             raise UnknownStreamError("the stream was deleted")
+        stream.partition.check_owned()
         await stream.gate.known()
         pool = self._records.service().engine.pool
         spans = self.catalog.spans(stream)
@@ -660,6 +670,17 @@ def _event(values: Values, key: EventKey) -> bytes:
 def _closed(stream: Stream) -> Response:
     headers = {NEXT_OFFSET: offset_text(stream.tail), **_TRUE}
     return refusal(Problem.STREAM_CLOSED, "the stream is closed", headers=headers)
+
+
+def _first_send(stream: Stream) -> Identity | None:
+    """Return the identity of the send that a stream is created with.
+
+    The outcome of an append to Kafka may be unknown. Then the client repeats its PUT, which must
+    not store the values again.
+    """
+    if not isinstance(stream.partition.log, ForwardingLog):
+        return None
+    return Identity(-1, f"{_CREATION}{stream.topic.topic_id}", 0, 0, 0)
 
 
 def _values(body: bytearray, *, is_json: bool) -> list[bytes]:
