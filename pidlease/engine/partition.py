@@ -232,7 +232,8 @@ class Partition:
         if not is_stream:
             self.gate = None
         elif self.gate is None:
-            self.gate = StreamGate(self.log, pool, self.produce, self._give_up)
+            in_flight = lambda: self.in_flight  # noqa: E731
+            self.gate = StreamGate(self.log, pool, self.produce, self._give_up, in_flight)
 
     def _puts_off(
         self, rules: Rules, verdict: Verdict, pending: Pending, read: AlreadyRead

@@ -4,6 +4,10 @@ A close is part of the last send of the log: the first record of a send over the
 has the header `pidlease-stream`; its value says whether the send closes the stream. No batch is
 admitted after it, so the last batch of the log says for ever whether the stream is closed, and a
 close is durable when its batch is. The header `pidlease-stream-seq` holds the send's Stream-Seq.
+
+A log that takes many appends at once may store them in another order than they were admitted in. So
+there a close waits until no other batch is in flight, and a batch with a Stream-Seq until no other
+such batch is.
 """
 
 import asyncio
@@ -21,7 +25,7 @@ from pidlease.engine.append_outcome import Done, Outcome, Status
 from pidlease.engine.pending_batches import Pending, Submitted
 from pidlease.kafka.records.batch_records import UndecodableError, batches_in, records_in
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
-from pidlease.log.ports import PartitionLog
+from pidlease.log.ports import ForwardingLog, PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
@@ -31,6 +35,8 @@ STREAM_HEADER: Final = "pidlease-stream"
 #: The header with the Stream-Seq of a send, beside it.
 ORDER_HEADER: Final = "pidlease-stream-seq"
 
+#: How often a batch that waits looks whether others are in flight.
+_IN_FLIGHT_POLL_SECONDS: Final = 0.002
 #: How many offsets to read back for the last Stream-Seq at first, and how often as many then.
 _BACK_FIRST: Final = 64
 _BACK_TIMES: Final = 16
@@ -81,6 +87,9 @@ class StreamSend:
         if self.order is not None:
             found.append((ORDER_HEADER, self.order))
         return found
+
+
+_NO_SEND: Final = StreamSend()
 
 
 class Closed(NamedTuple):
@@ -134,6 +143,7 @@ class StreamGate:
         pool: threads for decoding records.
         again: validates a batch that has waited.
         give_up: completes a batch that has waited, with an error.
+        in_flight: returns how many batches of the partition are in flight or wait to be.
     """
 
     def __init__(
@@ -142,8 +152,11 @@ class StreamGate:
         pool: IoPool,
         again: Callable[[Pending], None],
         give_up: Callable[[Pending, Outcome], None],
+        in_flight: Callable[[], int],
     ) -> None:
         self._log: Final = log
+        self._reorders: Final = isinstance(log, ForwardingLog)
+        self._in_flight: Final = in_flight
         self._pool: Final = pool
         self._again: Final = again
         self._give_up: Final = give_up
@@ -164,6 +177,8 @@ class StreamGate:
         self._orders: list[StreamBatch] = []
         self._parked: list[Pending] = []
         self._loading: asyncio.Task[None] | None = None
+        #: Waits for the batches that the first waiting one must not overtake.
+        self._clearing: asyncio.Task[None] | None = None
 
     def touch(self) -> None:
         """Note a read or an append."""
@@ -206,15 +221,33 @@ class StreamGate:
         Returns:
             Whether it waits; it is validated again then.
         """
-        order = pending.send.order if isinstance(pending, StreamBatch) else None
-        known = self._known and (order is None or self._order is not None)
+        send = pending.send if isinstance(pending, StreamBatch) else _NO_SEND
+        known = self._known and (send.order is None or self._order is not None)
         # Later batches do not overtake those that wait.
-        if known and self._closing is None and not self._parked:
+        is_first = self._closing is None and not self._parked
+        must_wait = self._must_wait_for_others(send)
+        if known and is_first and not must_wait:
             return False
         self._parked.append(pending)
         if not known:
             self._load().add_done_callback(self._release_after)
+        elif is_first:
+            clearing = asyncio.get_running_loop().create_task(self._until_clear(send))
+            self._clearing = clearing  # or it might be collected as garbage
+            clearing.add_done_callback(self._release_after)
         return True
+
+    def _must_wait_for_others(self, send: StreamSend) -> bool:
+        """Return whether a batch could be stored before others that were admitted before it."""
+        if not self._reorders:
+            return False
+        if send.closing is not Closing.NO and self._in_flight() > 0:
+            return True
+        return send.order is not None and bool(self._orders)
+
+    async def _until_clear(self, send: StreamSend) -> None:
+        while self._must_wait_for_others(send):  # noqa: ASYNC110 - the hot path sets no event for it
+            await asyncio.sleep(_IN_FLIGHT_POLL_SECONDS)
 
     def admits(self, pending: Pending) -> Refusal | None:
         """Admit a batch that is appended next, or say why not."""
@@ -243,7 +276,8 @@ class StreamGate:
         self.has_data = True
         send = batch.send
         if send.order is not None:
-            self._order = max(self._order or b"", send.order)
+            if self._order is not None:
+                self._order = max(self._order, send.order)
             self._orders = [each for each in self._orders if each is not batch]
         if self._closing is batch:
             records = 0 if send.closing is Closing.ALONE else batch.header.records
@@ -295,6 +329,8 @@ class StreamGate:
             LogError: it cannot be read.
         """
         try:
+            if isinstance(self._log, ForwardingLog):
+                await self._log.look()  # others may have written, and appends without a response
             while not self._known:
                 doubts, closed = self._doubts, await self._last_close()
                 if doubts == self._doubts:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,61 @@ def test_a_topic_that_was_just_made_becomes_the_stream(
     admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
     until(lambda: send(server, "PUT", name, "a", TEXT).status in (200, 201), "the stream")
     assert read_all(server, name) == b"a"
+
+
+def test_nothing_that_was_acknowledged_is_after_a_close(
+    kafka: KafkaServer, server: PidleaseServer
+) -> None:
+    """Once a close without a producer overtook appends under the writer: no reader saw them."""
+    writers = 8
+    for _ in range(20):
+        name = f"s{uuid.uuid4().hex[:8]}"
+        assert send(server, "PUT", name, b"", JSON_TYPE).status == 201
+        begin = threading.Barrier(writers + 1)
+
+        def append(number: int) -> list[int]:
+            begin.wait()  # noqa: B023
+            stored = []
+            for seq in range(20):
+                headers = JSON_TYPE | numbered(seq, name=str(number))
+                value = number * 100 + seq
+                if send(server, "POST", name, str(value), headers).status != 200:  # noqa: B023
+                    break
+                stored.append(value)
+            return stored
+
+        with ThreadPoolExecutor(writers) as threads:
+            stored = [threads.submit(append, number) for number in range(writers)]
+            begin.wait()
+            time.sleep(0.03)
+            assert send(server, "POST", name, b"", CLOSE).status == 204
+            acknowledged = sorted(value for each in stored for value in each.result())
+        assert sorted(read_json(server, name)) == acknowledged
+        last = consume(kafka.bootstrap, name, 1, markers=True)[-1]
+        assert last.value == b"", "the close is the last record"
+
+
+def test_stream_seq_is_in_order_in_kafka(kafka: KafkaServer, server: PidleaseServer) -> None:
+    name = f"s{uuid.uuid4().hex[:8]}"
+    assert send(server, "PUT", name, b"", JSON_TYPE).status == 201
+    orders = iter(range(100, 400))
+
+    def append(number: int) -> None:
+        for seq in range(20):
+            order = next(orders)
+            producer = numbered(seq, name=str(number)) if number % 2 else {}
+            headers = JSON_TYPE | {"Stream-Seq": str(order)} | producer
+            status = send(server, "POST", name, str(order), headers).status
+            assert status in {200, 204, 409}
+            if status == 409 and producer:
+                return
+
+    with ThreadPoolExecutor(8) as threads:
+        for each in [threads.submit(append, number) for number in range(8)]:
+            each.result()
+    found = [int(each.value) for each in consume(kafka.bootstrap, name, 1, markers=True)]
+    assert len(found) > 10
+    assert found == sorted(found)
 
 
 @pytest.mark.parametrize("close", [{}, CLOSE], ids=["open", "closed"])

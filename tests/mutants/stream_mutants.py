@@ -90,6 +90,13 @@ STREAMS: Final = (
         ("tests/kafka_backend/test_shared_settings.py",),
     ),
     Mutant(
+        "a close does not wait for the appends before it",
+        _GATE,
+        "        if send.closing is not Closing.NO and self._in_flight() > 0:\n",
+        "        if False:\n",
+        ("tests/kafka_backend/test_streams_over_kafka.py",),
+    ),
+    Mutant(
         "the values of a repeated PUT are stored again",
         "proxy/http/streams/stream_routes.py",
         "    if not isinstance(stream.partition.log, ForwardingLog):\n",

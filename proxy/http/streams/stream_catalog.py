@@ -423,8 +423,6 @@ class StreamCatalog:
         Raises:
             LogError: that is unknown now.
         """
-        if isinstance(stream.partition.log, ForwardingLog):
-            await stream.partition.log.look()
         stream.gate.doubt()
         await stream.gate.known()
         return not stream.gate.has_data

@@ -1,6 +1,7 @@
 """The routes of streams: create, append, close, read, describe and delete."""
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -105,8 +106,10 @@ _ENDS: Final = (
     LogError, NoRoomError, NotReadyError, OffsetRangeError, UnknownStreamError, UnreadableError,
 )  # fmt: skip
 _TRUE: Final = {CLOSED: "true"}
-#: Begins the producer id of the first send to a stream; no client's id has such a character.
-_CREATION: Final = "\x1e"
+#: Begins the producer ids that the server itself uses; no client's id has such a character.
+_OWN_MARK: Final = "\x1e"
+#: The send that a stream is created with: the client repeats its PUT if it gets no response.
+_CREATION: Final = "create"
 
 _log = structlog.get_logger(__name__)
 
@@ -266,8 +269,8 @@ class StreamRoutes:
         note_change("CREATE_TOPIC", f"TOPIC:{name}")
         if STREAM_INITIAL in settings:
             stream.partition.check_owned()
-            first = _first_send(stream)
-            outcome = await self._append(stream, lambda: values, len(body), send, first, held)
+            identity = _identity_of_own(stream, _CREATION)
+            outcome = await self._append(stream, lambda: values, len(body), send, identity, held)
             if outcome.status not in {Status.APPENDED, Status.DUPLICATE}:
                 raise _NotAppendedError(appended(outcome, None))
         return stream
@@ -335,7 +338,8 @@ class StreamRoutes:
             if isinstance(content, Response):
                 return content
             values, send = content
-            outcome = await self._append(stream, values, len(body), send, named, held)
+            identity = named or _identity_of_close(stream, send)
+            outcome = await self._append(stream, values, len(body), send, identity, held)
         return self._appended(stream, outcome, named, send)
 
     def prepare_now(self, scope: Mapping[str, Any], body: bytearray) -> PreparedAppend | None:
@@ -358,13 +362,14 @@ class StreamRoutes:
             if isinstance(content, Response):
                 return None
             values, send = content
-            data = self._records.maker.of_values_now(values, len(body), send.headers(), named)
+            identity = named or _identity_of_close(stream, send)
+            data = self._records.maker.of_values_now(values, len(body), send.headers(), identity)
         except (InvalidStreamError, JsonValuesError):
             return None
         if data is None:
             return None
         respond = partial(self._secured, stream, named, send)
-        return PreparedAppend(stream.partition, data, named, respond, send=send)
+        return PreparedAppend(stream.partition, data, identity, respond, send=send)
 
     def _secured(
         self, stream: Stream, named: Identity | None, send: StreamSend, outcome: Outcome
@@ -412,14 +417,14 @@ class StreamRoutes:
         values: Callable[[], list[bytes]],
         size: int,
         send: StreamSend,
-        named: Identity | None,
+        identity: Identity | None,
         held: HeldBytes,
     ) -> Outcome:
         records = self._records
         if send.closing is Closing.ALONE:
             values = lambda: [b""]  # noqa: E731
         data = await records.maker.of_values(
-            values, size, send.headers(), named, records.service().engine.pool
+            values, size, send.headers(), identity, records.service().engine.pool
         )
         held.more(len(data))
         count_batch(size, len(data))
@@ -427,7 +432,7 @@ class StreamRoutes:
         service = records.service()
         if stream.partition.gone:
             raise UnknownStreamError("there is no such stream")
-        return await service.append(stream.partition, data, named, send=send)
+        return await service.append(stream.partition, data, identity, send=send)
 
     def _appended(
         self, stream: Stream, outcome: Outcome, named: Identity | None, send: StreamSend
@@ -672,15 +677,29 @@ def _closed(stream: Stream) -> Response:
     return refusal(Problem.STREAM_CLOSED, "the stream is closed", headers=headers)
 
 
-def _first_send(stream: Stream) -> Identity | None:
-    """Return the identity of the send that a stream is created with.
+def _identity_of_own(stream: Stream, name: str) -> Identity | None:
+    """Return the identity of a send that must be stored once, or in its order; None: it has none.
 
-    The outcome of an append to Kafka may be unknown. Then the client repeats its PUT, which must
-    not store the values again.
+    The outcome of an append to Kafka may be unknown, and only batches with an identity, which go
+    under the partition's writer, are looked for then.
+
+    Parameters:
+        name: of the send, among those to the stream.
     """
     if not isinstance(stream.partition.log, ForwardingLog):
         return None
-    return Identity(-1, f"{_CREATION}{stream.topic.topic_id}", 0, 0, 0)
+    return Identity(-1, f"{_OWN_MARK}{stream.topic.topic_id}{name}", 0, 0, 0)
+
+
+def _identity_of_close(stream: Stream, send: StreamSend) -> Identity | None:
+    """Return the identity of a send that closes a stream, if its producer has none.
+
+    An earlier append under the writer may have no outcome yet. The close must come after it, or in
+    its place: its repetition would be a duplicate, which no reader of the stream sees.
+    """
+    if send.closing is Closing.NO:
+        return None
+    return _identity_of_own(stream, f"close {uuid.uuid4().hex}")
 
 
 def _values(body: bytearray, *, is_json: bool) -> list[bytes]:
