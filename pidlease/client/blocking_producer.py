@@ -119,7 +119,10 @@ class BlockingProducer:
         self._room: Final = threading.Condition()
         self._state = "new"
         self._awake: Final = asyncio.Event()
-        self._idle: Final = asyncio.Event()
+        #: How many records were handed over, and how many of them the producer has taken or
+        #: refused; `_turn` is set whenever the latter grows.
+        self._handed_count = self._taken_count = 0
+        self._turn: Final = asyncio.Event()
 
     # ------------------------------------------------------------------ life
 
@@ -254,6 +257,7 @@ class BlockingProducer:
             if self._state != "open":
                 raise ProducerClosedError(_CLOSED)
             self._handed_over.append(_Record(topic, value, options, future))
+            self._handed_count += 1
             if len(self._handed_over) == 1:
                 self._loop.call_soon_threadsafe(self._awake.set)
         return future
@@ -364,13 +368,13 @@ class BlockingProducer:
                 self._accepting.extend(self._handed_over)
                 self._handed_over.clear()
                 self._room.notify_all()
-                if self._accepting:
-                    self._idle.clear()
-                else:
+                if not self._accepting:
                     self._awake.clear()
-                    self._idle.set()
+            count = len(self._accepting)
             while self._accepting:
                 await self._bring(self._accepting.popleft())
+            self._taken_count += count
+            self._turn.set()
             await self._awake.wait()
 
     async def _bring(self, record: _Record) -> None:
@@ -417,11 +421,12 @@ class BlockingProducer:
         self._fail(future, error)
 
     async def _accepted(self) -> None:
-        """Wait until the producer has accepted all records that were handed over."""
-        while self._handed_over or not self._idle.is_set():
-            self._awake.set()
-            self._idle.clear()
-            await self._idle.wait()
+        """Wait until the producer has taken or refused all records handed over so far."""
+        with self._room:
+            count = self._handed_count
+        while self._taken_count < count:
+            self._turn.clear()
+            await self._turn.wait()
 
     async def _flush(self) -> None:
         await self._accepted()

@@ -1,4 +1,4 @@
-"""Lease requests of a producer, with retries."""
+"""Lease requests of a producer, one at a time, with a back-off after those that failed."""
 
 import asyncio
 import logging
@@ -43,6 +43,7 @@ class LeaseRequests:
         self._name: Final = host.settings.name
         self._policy: Final = host.settings.policy
         self.obstacle: str = ""
+        self._failures = 0
 
     async def lease(self, pid: int, partitions: Sequence[PartitionQueue]) -> Sequence[Answer]:
         """Lease for partitions.
@@ -54,7 +55,7 @@ class LeaseRequests:
         wanted = [
             LeaseWanted(each.topic, each.partition, pid, name, self._policy) for each in partitions
         ]
-        return await self._ask(wanted, partitions)
+        return await self._ask(wanted)
 
     async def renew(
         self, held: GrantedName, partitions: Sequence[PartitionQueue]
@@ -71,30 +72,26 @@ class LeaseRequests:
             )
             for each in partitions
         ]  # fmt: skip
-        answers = await self._ask(wanted, partitions)
+        answers = await self._ask(wanted)
         if any(_is(each, TAKEN) for each in answers):
             raise TakenError
         return answers
 
-    async def _ask(
-        self, wanted: Sequence[LeaseWanted], partitions: Sequence[PartitionQueue]
-    ) -> Sequence[Answer]:
-        """Send the request until at least one lease is granted or refused.
+    async def _ask(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
+        """Send the request once; after a failure, return when the back-off is over.
 
-        Or until no partition sends any more: a grant of the name would fence the next producer.
+        The caller repeats it, with the partitions that are to be leased by then: one without a
+        lease must keep neither others waiting nor the PID from being replaced.
         """
-        failures = 0
-        while True:
-            answers = await self._ask_once(wanted)
-            reasons = [each for each in answers if isinstance(each, LeaseUnavailableError)]
-            if len(reasons) < len(answers):
-                self.obstacle = ""
-                return answers
-            self._hindered(str(reasons[0]))
-            failures += 1
-            await asyncio.sleep(self._host.backoff(failures))
-            if all(each.ended is not None for each in partitions):
-                return answers
+        answers = await self._ask_once(wanted)
+        reasons = [each for each in answers if isinstance(each, LeaseUnavailableError)]
+        if len(reasons) < len(answers):
+            self.obstacle, self._failures = "", 0
+            return answers
+        self._hindered(str(reasons[0]))
+        self._failures += 1
+        await asyncio.sleep(self._host.backoff(self._failures))
+        return answers
 
     async def _ask_once(self, wanted: Sequence[LeaseWanted]) -> Sequence[Answer]:
         timer = self._host.loop.call_later(_SLOW_S, self._slow)

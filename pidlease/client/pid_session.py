@@ -143,9 +143,12 @@ class PidSession:
             self._take(partition, answer, named=named)
 
     def _take(self, partition: PartitionQueue, answer: Answer, *, named: bool) -> None:
-        if self._over or isinstance(answer, LeaseUnavailableError):
-            return  # it stays wanted
+        if self._over:
+            return
         self._wanted.pop(partition, None)
+        if isinstance(answer, LeaseUnavailableError):
+            self._wanted[partition] = None  # after the others
+            return
         if isinstance(answer, Lease):
             self._adopt(partition, answer, granted=named)
         elif answer.status == NOT_FOUND:

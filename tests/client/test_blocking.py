@@ -17,7 +17,7 @@ from pidlease.client import (
 )
 from tests.client.fake_broker import Fault
 from tests.client.harness import World, world
-from tests.servers.waiting import WAIT_S
+from tests.servers.waiting import WAIT_S, until
 
 
 @contextmanager
@@ -84,6 +84,31 @@ def test_several_threads() -> None:
         stored = [tuple(map(int, each.split())) for each in all_.broker.values() if each]
         for name in range(4):
             assert [n for sender, n in stored if sender == name] == list(range(1000))
+
+
+def test_a_flush_does_not_wait_for_what_others_send_meanwhile() -> None:
+    """Once it returned only when nothing was handed over any more."""
+    with served() as all_, producer_of(all_, buffer_memory=2_000) as producer:
+        ending = threading.Event()
+
+        def work() -> None:
+            while not ending.is_set():
+                producer.send("t", b"x" * 20)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            until(lambda: producer.metrics.records > 5_000, "a full buffer")
+            for number in range(3):
+                sent = producer.send("t", b"%d" % number)
+                flush = threading.Thread(target=producer.flush, daemon=True)
+                flush.start()
+                flush.join(WAIT_S)
+                assert not flush.is_alive()
+                assert sent.done()
+        finally:
+            ending.set()
+            thread.join(WAIT_S)
 
 
 def test_a_partition_is_leased_before_its_first_record() -> None:

@@ -460,3 +460,24 @@ async def test_what_brings_its_own_id_leaves_no_hole() -> None:
             with pytest.raises(SessionEndedError):
                 await producer.send("t", b"", sequence_id=99)
         assert not all_.broker.came
+
+
+@pytest.mark.parametrize("name", [None, "n"])
+async def test_a_partition_without_a_lease_keeps_no_other_waiting(name: str | None) -> None:
+    """Once the whole producer waited for it, also with the renewal at the end of its lease."""
+    async with world(lease_ms=1500, t=3) as all_:
+        async with all_.producer(name=name) as producer:
+            await producer.send_and_wait("t", b"", partition=0)
+            all_.leases.refusals["t", 1] = 503, "the partition is stopped"
+            held = await producer.send("t", b"held", partition=1)
+            await until(lambda: any(each["partition"] == 1 for each in all_.leases.asked))
+            await producer.send_and_wait("t", b"", partition=2)
+            before = producer.pid
+            while producer.metrics.switches < 2:
+                await producer.send_and_wait("t", b"", partition=0)
+                await producer.send_and_wait("t", b"", partition=2)
+            assert producer.pid != before
+            assert not held.done()
+            del all_.leases.refusals["t", 1]
+            assert (await held).offset == 0
+        assert all_.broker.values("t", 1) == [b"held"]
