@@ -333,6 +333,11 @@ class EmbeddedPartitionLog:
         if not self._holds_files:
             self._holds_files = True
             self._open_logs.note(self)
+        try:
+            self._active.log  # noqa: B018 - opened
+        except OSError as error:  # the process may have no descriptor left
+            text = f"append failed, nothing was written: {reason_for_clients(error)}"
+            raise AppendFailedError(text) from error
         placed, offsets = self._place(batches)
         fsync = config.fsync is FsyncPolicy.BATCH
         try:

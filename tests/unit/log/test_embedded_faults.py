@@ -94,6 +94,22 @@ def test_an_append_that_fails_by_a_bug_leaves_nothing_behind(
         assert [record.value[:2] for record in read_all(each)] == [b"%d/" % n for n in range(6)]
 
 
+def test_an_append_for_which_no_file_can_be_opened_is_refused() -> None:
+    """Once the partition stopped until a restart, although nothing was written."""
+    files = SimFiles(5)
+    log = open_log(files)
+    fill(log, 5)
+    assert log.let_go()
+    failed = files.fail_next("open", "*.log", errno.EMFILE, count=2)
+    for _ in range(2):
+        with pytest.raises(AppendFailedError, match="nothing was written"):
+            log.append_blocking([simple(99)])
+    assert (failed.fired, log.stopped) == (2, "")
+    assert log.append_blocking([simple(5)]) == [5]
+    for seed in SEEDS:
+        assert offsets(open_log(files.power_loss(seed))) == list(range(6)), seed
+
+
 @pytest.mark.parametrize("name", BREAKS)
 @pytest.mark.parametrize("what", ["truncate", "fsync"])
 def test_where_a_failed_append_cannot_be_undone_the_partition_stops(name: str, what: str) -> None:
