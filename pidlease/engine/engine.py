@@ -143,6 +143,7 @@ class Engine:
             self._table, self.leases, snapshots, self._context, pool, config.maintenance
         )
         self._following = TopicSync(self._table, self.leases, pool)
+        self._following.read_again = self.maintenance.note_read_again
         #: The other active servers; None: there are none.
         self.shared_cluster: Final = shared
         #: Moves partitions between active servers, and

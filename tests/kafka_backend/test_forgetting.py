@@ -17,7 +17,7 @@ from tests.kafka_backend.test_writer import post
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
-from tests.servers.waiting import WAIT_S
+from tests.servers.waiting import WAIT_S, until
 
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
@@ -83,29 +83,60 @@ def test_kafka_loses_records(tmp_path: Path) -> None:
         topic = new_topic(server, 1)
         for seq in range(10):
             assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
-        kafka.process.kill9()
-        (segment,) = kafka.partition_dir(topic).glob("*.log")
-        content = segment.read_bytes()
-        at = 0
-        for _ in range(6):  # the marker, and five of them
-            at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
-        segment.write_bytes(content[:at])
-        for each in kafka.partition_dir(topic).glob("*.snapshot"):
-            each.unlink()
-        kafka.start()
-        deadline = time.monotonic() + 60
-        while True:
-            status, answer = post(server, topic, b"10", "p", 10)
-            if status != 503:
-                break
-            assert time.monotonic() < deadline, answer
-            time.sleep(0.2)
-        assert (status, answer.get("expected_seq")) == (409, 5), (
-            answer
-        )  # what is lost is not stored
-        assert "Kafka has lost records" in server.log_text()
+        _lose_half(server, kafka, topic)
         for seq in range(5, 11):
             assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
         found = consume(kafka.bootstrap, topic, 1, markers=True)
         assert [each.value for each in found] == [b"%d" % seq for seq in range(11)]
         assert server.stop() == 0
+
+
+def test_a_snapshot_from_before_a_loss_is_not_used(tmp_path: Path) -> None:
+    """Once a crash after it brought back what was lost, and hid what had come since."""
+    with (
+        KafkaServer(tmp_path / "kafka") as kafka,
+        in_front_of(kafka, tmp_path / "server", log_level="info") as server,
+    ):
+        server.start()
+        topic = new_topic(server, 1)
+        for seq in range(10):
+            assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
+        for _ in range(2):  # the second one's snapshot is up to the end of the log
+            assert server.stop() == 0
+            server.start()
+        _lose_half(server, kafka, topic)
+        until(lambda: "snapshot removed: a log was cut before it" in server.log_text(), "its end")
+        assert post(server, topic, b"q", "q", 0)[0] == 200
+        for seq in range(5, 20):  # the log is longer than it was
+            assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
+        server.kill9()
+        server.start()
+        assert post(server, topic, b"q", "q", 0)[1]["duplicate"]
+        assert post(server, topic, b"20", "p", 20)[0] == 200
+        found = [each.value for each in consume(kafka.bootstrap, topic, 1, markers=True)]
+        before, after = range(5), range(5, 21)
+        assert found == [*(b"%d" % n for n in before), b"q", *(b"%d" % n for n in after)]
+        assert server.stop() == 0
+
+
+def _lose_half(server: PidleaseServer, kafka: KafkaServer, topic: str) -> None:
+    """Cut the log after five records, and wait until the server has noticed."""
+    kafka.process.kill9()
+    (segment,) = kafka.partition_dir(topic).glob("*.log")
+    content = segment.read_bytes()
+    at = 0
+    for _ in range(6):  # the marker, and five of them
+        at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+    segment.write_bytes(content[:at])
+    for each in kafka.partition_dir(topic).glob("*.snapshot"):
+        each.unlink()
+    kafka.start()
+    deadline = time.monotonic() + 60
+    while True:
+        status, answer = post(server, topic, b"10", "p", 10)
+        if status != 503:
+            break
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.2)
+    assert (status, answer.get("expected_seq")) == (409, 5), answer  # what is lost is not stored
+    assert "Kafka has lost records" in server.log_text()

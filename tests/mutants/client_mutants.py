@@ -15,6 +15,14 @@ _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
     Mutant(
+        "a partition without a lease is asked for before all others",
+        "pidlease/client/pid_session.py",
+        "        self._wanted.pop(partition, None)\n        if isinstance(answer, LeaseUnavailableError):\n"
+        "            self._wanted[partition] = None  # after the others\n",
+        "        if isinstance(answer, LeaseUnavailableError):\n",
+        ("tests/client/test_session.py",),
+    ),
+    Mutant(
         "a sender overtakes those that wait for the metadata",
         _PIPELINE,
         "                await asyncio.shield(before)\n",

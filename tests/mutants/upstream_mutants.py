@@ -291,6 +291,13 @@ UPSTREAM: Final = (
         ("tests/unit/engine/test_maintenance.py",),
     ),
     Mutant(
+        "a snapshot from before Kafka lost records stays",
+        "pidlease/engine/maintenance.py",
+        "            if read_again:\n                await self._remove_ahead(read_again)\n",
+        "",
+        ("tests/kafka_backend/test_forgetting.py::test_a_snapshot_from_before_a_loss_is_not_used",),
+    ),
+    Mutant(
         "a compression type that the broker lacks is a stale leader",
         _CLASSES,
         "    UNSUPPORTED_COMPRESSION_TYPE: _C.CONTENT,\n",

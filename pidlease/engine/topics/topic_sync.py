@@ -39,6 +39,8 @@ class TopicSync:
         self.claim: Callable[[Partition], bool] | None = None
         #: The ids of removed topics, by name: another topic may get the name.
         self._gone_ids: dict[str, str] = {}
+        #: Gets partitions that had stopped, and were read again: their logs may have been cut.
+        self.read_again: Callable[[Sequence[Partition]], None] = lambda _: None
         #: How many offsets of logs were read since the start.
         self.offsets_read = 0
 
@@ -193,6 +195,7 @@ class TopicSync:
         topic = replace(topic, partitions=len(now))
         self._table.publish(topic, [now[number] for number in sorted(now)])
         again = [number for number in stopped if number in shown]
+        self.read_again([shown[number] for number in again if not before[number].elsewhere])
         await self._leave([before[number] for number in again])
         if shown:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
