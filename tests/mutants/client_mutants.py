@@ -17,7 +17,8 @@ CLIENT: Final = (
     Mutant(
         "a partition without a lease is asked for before all others",
         "pidlease/client/pid_session.py",
-        "        self._wanted.pop(partition, None)\n        if isinstance(answer, LeaseUnavailableError):\n"
+        "        self._wanted.pop(partition, None)\n"
+        "        if isinstance(answer, LeaseUnavailableError):\n"
         "            self._wanted[partition] = None  # after the others\n",
         "        if isinstance(answer, LeaseUnavailableError):\n",
         ("tests/client/test_session.py",),

@@ -29,8 +29,8 @@ STREAMS: Final = (
     Mutant(
         "a batch for a stream overtakes those that wait",
         _GATE,
-        "        if known and self._closing is None and not self._parked:\n",
-        "        if known and self._closing is None:\n",
+        "        is_first = self._closing is None and not self._parked\n",
+        "        is_first = self._closing is None\n",
         (_GATES,),
     ),
     Mutant(
