@@ -402,6 +402,7 @@ class StreamCatalog:
             and stream.topic.name not in self._lock_users
             and age > _SWEEP_SECONDS
             and (stream.gate.is_known or stream.partition.readable_end == 0)
+            and not stream.partition.stopped
             and not stream.has_begun
         )
 
