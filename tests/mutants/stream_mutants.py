@@ -83,10 +83,10 @@ STREAMS: Final = (
         ("tests/streams/test_streams.py::test_a_stream_without_records_is_kept",),
     ),
     Mutant(
-        "another server's stream is removed when it is over here",
+        "a stream is read at a server that does not own it",
         _CATALOG,
-        "        if stream is None or stream.partition.elsewhere:\n            return\n",
-        "        if stream is None:\n            return\n",
+        "        stream.partition.check_owned()\n",
+        "",
         ("tests/kafka_backend/test_shared_settings.py",),
     ),
     Mutant(
