@@ -278,6 +278,8 @@ class StreamGate:
         if send.order is not None:
             if self._order is not None:
                 self._order = max(self._order, send.order)
+            else:
+                self._doubts += 1  # a read that has begun may have ended before it
             self._orders = [each for each in self._orders if each is not batch]
         if self._closing is batch:
             records = 0 if send.closing is Closing.ALONE else batch.header.records

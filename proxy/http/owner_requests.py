@@ -5,7 +5,7 @@ many clients drop their credentials when they follow one.
 """
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -144,7 +144,8 @@ class OwnerRequests:
         if FORWARDED in request.headers:
             text = f"{partition} is not served here: the servers disagree; try again"
             return refusal(Problem.NOT_OWNER, text)
-        headers = {name: request.headers[name] for name in _SENT_ON if name in request.headers}
+        # As they came: a producer id is UTF-8, and one that comes twice is for the owner to refuse.
+        headers = [each for each in request.headers.raw if each[0].decode("latin-1") in _SENT_ON]
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         try:
             owner = self._owner(partition)
@@ -242,7 +243,7 @@ class OwnerRequests:
         owner: Member,
         method: str,
         target: str,
-        headers: Mapping[str, str],
+        headers: list[tuple[bytes, bytes]],
         body: bytes,
         held: HeldBytes,
     ) -> "httpx.Response":
@@ -255,8 +256,9 @@ class OwnerRequests:
         import httpx  # noqa: PLC0415 - only several active servers need it
 
         client = await self._connected(owner)
+        own = [(name.encode(), value.encode()) for name, value in sent_on_headers().items()]
         request = client.build_request(
-            method, owner.http_url + target, content=body, headers={**headers, **sent_on_headers()}
+            method, owner.http_url + target, content=body, headers=[*headers, *own]
         )
         try:
             async with self._answering(owner):

@@ -37,7 +37,8 @@ _FILES: Final = (
 _PAGE: Final = _PROGRAM.with_name("till.html")
 _FORGOTTEN: Final = _PROGRAM.with_name("forgotten.js")
 _OWNERS: Final = _PROGRAM.with_name("owners.js")
-_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS)
+_REFUSED: Final = _PROGRAM.with_name("refused.js")
+_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED)
 #: How often several processes open one file.
 _ROUNDS: Final = 15
 _KILLS: Final = 200 if SOAK else 5
@@ -119,6 +120,22 @@ def test_a_producer_that_the_server_has_forgotten_goes_on(tmp_path: Path) -> Non
         said = ["stored", "stored", "in_doubt 3", "in_doubt 3", "stored", "in_doubt 5", "stored"]
         assert child.lines() == said, child.told()
         assert read_back(server) == ["1", "2", "3", "4", "5"]
+
+
+def test_what_is_too_large_at_once_or_comes_during_a_hand_over_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    """Once both were final, and a producer id above U+00FF never left the program."""
+    if missing := node_missing():
+        pytest.skip(missing)
+    command = ["node", str(_built() / _REFUSED.name)]
+    with server_in(tmp_path / "server") as server:
+        server.restart()
+        make_topic(server)
+        with Child.start("refused", [*command, server.http_url], tmp_path) as child:
+            child.process.wait(_HANG_S)
+        assert child.lines() == ["stored"], child.told()
+        assert [each[0] for each in read_back(server)] == list("1234567")
 
 
 def test_one_of_several_processes_gets_the_file(tmp_path: Path) -> None:

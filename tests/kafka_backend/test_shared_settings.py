@@ -1,10 +1,12 @@
 """Two active servers share a Kafka: settings of topics that are changed at one count at both."""
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +14,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from pidlease.testing.loopback_ports import LOOPBACK
 from tests.crash.seeds import SOAK
 from tests.integration.test_topic_policies import patch, shown
 from tests.kafka_backend.test_writer import post
@@ -138,6 +141,31 @@ def test_a_stream_that_one_has_made_is_one_at_its_owner_at_once(two: Two) -> Non
         while (told := send(owner, "POST", name, "x", TEXT).status) == 503:
             pass  # it does not know the topic yet
         assert told == 204
+
+
+def test_a_producer_id_is_sent_on_as_it_came(two: Two) -> None:
+    """Once one that is no ASCII got 500, and of two the first was taken."""
+    topic = topic_of(two, two.b)
+
+    def append(server: PidleaseServer, *ids: bytes) -> tuple[int, Any]:
+        connection = HTTPConnection(LOOPBACK, server.http_port, timeout=WAIT_S)
+        connection.putrequest("POST", f"/v1/topics/{topic}/partitions/0/records")
+        for each in ids:
+            connection.putheader("Producer-Id", each)
+        headers = {"Producer-Epoch": "0", "Producer-Seq": "0", "Content-Length": "1",
+                   "Content-Type": "application/octet-stream"}  # fmt: skip
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders(b"x")
+        response = connection.getresponse()
+        found = response.status, json.loads(response.read())
+        connection.close()
+        return found
+
+    for server, duplicate in ((two.a, False), (two.a, True), (two.b, True)):
+        status, found = append(server, "käse-касса".encode())
+        assert (status, found.get("duplicate")) == (200, duplicate), found
+    assert append(two.a, b"one", b"two")[0] == append(two.b, b"one", b"two")[0] == 400
 
 
 def stream_of(two: Two, owner: PidleaseServer, headers: Mapping[str, str]) -> str:

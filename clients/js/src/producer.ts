@@ -212,7 +212,8 @@ export class Producer {
       if (Date.now() - doubt.since > leaseSeconds * 1000) throw inDoubtError()
       const headers = {
         "Content-Type": "application/json",
-        "Producer-Id": id,
+        // As UTF-8: fetch sends the lower byte of each character.
+        "Producer-Id": String.fromCharCode(...new TextEncoder().encode(id)),
         "Producer-Epoch": String(doubt.epoch),
         "Producer-Seq": String(doubt.seq),
       }
@@ -226,7 +227,7 @@ export class Producer {
           return true
         }
         const problem = (await response.json()) as Problem
-        if (response.status < 500 && ![408, 429].includes(response.status)) refusal = problem
+        if (response.status < 500 && ![408, 421, 429].includes(response.status)) refusal = problem
       } catch {
         // No response, or not all of it: whether the records are stored is unknown. Send them again.
       }
@@ -238,6 +239,15 @@ export class Producer {
           return { ...state, epoch, seq: 1, doubt: { ...doubt, epoch, seq: 0 } }
         })
         continue
+      }
+      if (refusal?.code === "body_too_large" && !sent && doubt.count > 1) {
+        // It was sent once only, so it is not stored. Half of it begins a new epoch.
+        await this.change((state) => {
+          const epoch = state.epoch + 1
+          const count = doubt.count >> 1
+          return { ...state, epoch, seq: 1, doubt: { ...doubt, epoch, seq: 0, count } }
+        })
+        return this.stored(false)
       }
       if (refusal?.code === "producer_fenced") throw new TakenOverError(refusal.detail)
       if (refusal) throw new RefusedError(refusal.code, refusal.detail)

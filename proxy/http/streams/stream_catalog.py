@@ -42,6 +42,8 @@ from proxy.http.topic_routes import BoundedChanges
 
 #: How often expired streams, and those left over, are looked for.
 _SWEEP_SECONDS: Final = 1.0
+#: A log that is not longer may have nothing but Kafka's markers.
+_MARKERS_MAX: Final = 16
 #: Streams of which each is forked from the next.
 _CHAIN_MAX: Final = 64
 #: Records stay until the stream is deleted.
@@ -401,7 +403,7 @@ class StreamCatalog:
             stream.config.initial
             and stream.topic.name not in self._lock_users
             and age > _SWEEP_SECONDS
-            and (stream.gate.is_known or stream.partition.readable_end == 0)
+            and (stream.gate.is_known or stream.partition.readable_end <= _MARKERS_MAX)
             and not stream.partition.stopped
             and not stream.has_begun
         )

@@ -45,6 +45,8 @@ from proxy.kafka.forwarded.split_requests import leader_for_clients, missing_par
 _LATE_SECONDS: Final = 30.0
 #: How long errors are held back at most, whatever wait the client requests.
 _HELD_SECONDS_MAX: Final = 60.0
+#: How long a request waits at least for the memory of its response.
+_ROOM_SECONDS: Final = 0.05
 #: How much longer to wait for brokers, which respond at the end of the same wait.
 _GRACE_SECONDS: Final = 0.1
 #: How often leaders that are away are tried again, if no broker has a request.
@@ -169,7 +171,14 @@ class LeaderFetches:
         async with slot.connection.answering:
             request = read_fetch_request(frame, header.body, header.version)
             fetches.followed = slot.followed()
-            rows = await self._gather(brokers, fetches, header, request)
+            # A client that reads nothing gets no more responses, and none gets more than there is
+            # memory for: records are fetched only now.
+            await slot.connection.writable.wait()
+            seconds = min(max(request.wait_ms / 1000, _ROOM_SECONDS), _HELD_SECONDS_MAX)
+            rows: _Rows = {}
+            if await slot.hold(self._limit(request), seconds):
+                slot.resize(0)  # none is reserved while it waits for records
+                rows = await self._gather(brokers, fetches, header, request)
             self._fill(slot, header, request, rows, fetches)
 
     async def _gather(

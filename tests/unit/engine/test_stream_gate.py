@@ -13,9 +13,11 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.stream_gate import (
+    ORDER_HEADER,
     STREAM_HEADER,
     Closed,
     Closing,
+    Refusal,
     StreamBatch,
     StreamGate,
     StreamSend,
@@ -76,6 +78,8 @@ class _Stream:
         self.partition = Partition(name, Topic("s", "id", 1, {}), self.log, context)
         self.partition.set_stream(is_stream=True, pool=pool)
         self.outcomes: list[tuple[int, str]] = []
+        #: Of the ordered batches; None: it was admitted.
+        self.refusals: list[Refusal | None] = []
 
     @property
     def gate(self) -> StreamGate:
@@ -93,13 +97,14 @@ class _Stream:
         )  # fmt: skip
 
     def send_ordered(self, order: bytes) -> None:
+        self.partition.produce(self.ordered(order))
+
+    def ordered(self, order: bytes) -> StreamBatch:
         data = make_batch([b"ordered"], pid=-1)
         header = read_header(data)
-        done: Callable[[object], None] = lambda _: None  # noqa: E731
         send = StreamSend(order=order)
-        self.partition.produce(
-            StreamBatch(-1, header, data, batch_of(header), done, self.gate, send)
-        )
+        done: Callable[[object], None] = lambda _: self.refusals.append(send.refusal)  # noqa: E731
+        return StreamBatch(-1, header, data, batch_of(header), done, self.gate, send)
 
 
 async def _until(holds: Callable[[], bool]) -> None:
@@ -130,6 +135,24 @@ async def test_a_batch_during_the_search_for_the_last_stream_seq(pool: IoPool) -
     await _until(lambda: len(stream.outcomes) == 2)
     assert stream.outcomes == [(5, "appended"), (6, "appended")]
     assert len(stream.log.stored) == 3
+
+
+async def test_a_stream_seq_that_lands_during_the_search_for_the_last_one(pool: IoPool) -> None:
+    """It is behind what was read: the search begins again, and a lower one is refused."""
+    stream = _Stream(pool)
+    stream.send_ordered(b"4")
+    stream.log.allowed.release()
+    await _until(lambda: stream.log.reads == 2)
+    header = (ORDER_HEADER, b"5")
+    landed = bytearray(identified([b"x"], Identity(0, "", 0, 0, 0), header=header))
+    landed[:8] = (1).to_bytes(8, "big")
+    stream.log.last, stream.log.end_offset = landed, 2
+    stream.gate.appended(stream.ordered(b"5"), 1)
+    for _ in range(3):
+        stream.log.allowed.release()
+    await _until(lambda: len(stream.refusals) == 1)
+    assert stream.refusals == [Refusal.OUT_OF_ORDER]
+    assert not stream.log.stored
 
 
 async def test_a_close_that_arrives_while_the_end_is_read(pool: IoPool) -> None:
