@@ -331,13 +331,14 @@ class EmbeddedPartitionLog:
             raise LogStoppedError(self.stopped)
         self.recent = self._holds_files
         if not self._holds_files:
-            self._holds_files = True
             self._open_logs.note(self)
-        try:
-            self._active.log  # noqa: B018 - opened
-        except OSError as error:  # the process may have no descriptor left
-            text = f"append failed, nothing was written: {reason_for_clients(error)}"
-            raise AppendFailedError(text) from error
+            try:
+                self._active.log  # noqa: B018 - opened
+            except OSError as error:  # the process may have no descriptor left
+                self._open_logs.forget(self)
+                text = f"append failed, nothing was written: {reason_for_clients(error)}"
+                raise AppendFailedError(text) from error
+            self._holds_files = True
         placed, offsets = self._place(batches)
         fsync = config.fsync is FsyncPolicy.BATCH
         try:
