@@ -257,6 +257,7 @@ class Maintenance:
                 continue
             try:
                 if not await self.worth_a_snapshot():
+                    self._read_again.clear()  # there is none to remove
                     continue
                 await self.snapshot()
             except Exception as error:  # noqa: BLE001 - the last snapshot stays; try again

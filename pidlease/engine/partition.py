@@ -232,8 +232,9 @@ class Partition:
         if not is_stream:
             self.gate = None
         elif self.gate is None:
-            in_flight = lambda: self.in_flight  # noqa: E731
-            self.gate = StreamGate(self.log, pool, self.produce, self._give_up, in_flight)
+            self.gate = StreamGate(
+                self.log, pool, self.produce, self._give_up, lambda: self.in_flight
+            )
 
     def _puts_off(
         self, rules: Rules, verdict: Verdict, pending: Pending, read: AlreadyRead

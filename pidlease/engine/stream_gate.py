@@ -155,7 +155,8 @@ class StreamGate:
         in_flight: Callable[[], int],
     ) -> None:
         self._log: Final = log
-        self._reorders: Final = isinstance(log, ForwardingLog)
+        #: The log, if it takes many appends at once, and has other writers.
+        self._forwarding: Final = log if isinstance(log, ForwardingLog) else None
         self._in_flight: Final = in_flight
         self._pool: Final = pool
         self._again: Final = again
@@ -239,7 +240,7 @@ class StreamGate:
 
     def _must_wait_for_others(self, send: StreamSend) -> bool:
         """Return whether a batch could be stored before others that were admitted before it."""
-        if not self._reorders:
+        if self._forwarding is None:
             return False
         if send.closing is not Closing.NO and self._in_flight() > 0:
             return True
@@ -331,8 +332,10 @@ class StreamGate:
             LogError: it cannot be read.
         """
         try:
-            if isinstance(self._log, ForwardingLog):
-                await self._log.look()  # others may have written, and appends without a response
+            if self._forwarding is not None:
+                await (
+                    self._forwarding.look()
+                )  # others may have written, and appends without a response
             while not self._known:
                 doubts, closed = self._doubts, await self._last_close()
                 if doubts == self._doubts:

@@ -80,11 +80,6 @@ def read_all(bootstrap: str, topic: str) -> list[bytes | None]:
     raise AssertionError(f"no end of {topic} after {len(values)} records")
 
 
-def _rss(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
-
-
 #: Bodies that announce far more than they hold: key, version, body.
 _BOASTS: Final = {
     "metadata": (3, 12, "00 ffffffff0f"),
@@ -150,7 +145,7 @@ async def _highest_rss_of_a_crowd(server: PidleaseServer) -> int:
     async def watch() -> None:
         nonlocal highest
         while True:
-            highest = max(highest, _rss(server.pid))
+            highest = max(highest, server.process.resident_bytes())
             await asyncio.sleep(0.02)
 
     port = server.kafka_port
@@ -172,7 +167,7 @@ def test_little_memory_and_many_greedy_clients(tmp_path: Path) -> None:
     settings = {"memory_bytes_max": str(8 * _MIB), "default_partitions": "1", "fsync": "never"}
     with PidleaseServer(tmp_path, settings=settings) as server, Calm(server.bootstrap) as calm:
         time.sleep(0.2)
-        base = _rss(server.pid)
+        base = server.process.resident_bytes()
         grown = (asyncio.run(_highest_rss_of_a_crowd(server)) - base) >> 20
         print("grown by MiB", grown)
         assert grown < 90  # 200 MB were on their way at once

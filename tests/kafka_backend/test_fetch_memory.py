@@ -12,7 +12,7 @@ from tests.kafka_listener.client import WireClient, fetched
 from tests.kafka_listener.messages import FETCH
 from tests.kafka_listener.test_load import _deaf
 from tests.servers.kafka import KafkaServer
-from tests.servers.pidlease import PidleaseServer, in_front_of
+from tests.servers.pidlease import in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S
 
@@ -33,7 +33,7 @@ async def test_who_reads_nothing_gets_no_more(kafka: KafkaServer, tmp_path: Path
         assert producer.flush(WAIT_S) == 0
         async with await WireClient.connect("127.0.0.1", server.kafka_port) as reader:
             await _read_all(reader, topic)
-            before = _rss(server)
+            before = server.process.resident_bytes()
             greedy = [await _deaf(server.kafka_port) for _ in range(2)]
             for each in greedy:
                 for _ in range(120):
@@ -43,7 +43,7 @@ async def test_who_reads_nothing_gets_no_more(kafka: KafkaServer, tmp_path: Path
             highest = 0
             for _ in range(12):
                 await _read_all(reader, topic)
-                highest = max(highest, _rss(server))
+                highest = max(highest, server.process.resident_bytes())
         for each in greedy:
             await each.__aexit__()
         grown = (highest - before) // _MIB
@@ -60,8 +60,3 @@ async def _read_all(client: WireClient, topic: str) -> None:
             found = await client.fetch(topic, offset, wait_ms=100, partition_max_bytes=16 * _MIB)
             size += len(found.data)
             offset += len(found.data) // _RECORD_BYTES
-
-
-def _rss(server: PidleaseServer) -> int:
-    lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10

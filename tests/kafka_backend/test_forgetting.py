@@ -4,6 +4,8 @@ import asyncio
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +77,7 @@ async def _over_a_while(server: PidleaseServer, topic: str) -> list[bytes]:
 
 def test_kafka_loses_records(tmp_path: Path) -> None:
     """As after an unclean election: the end of its log is gone."""
-    with (
-        KafkaServer(tmp_path / "kafka") as kafka,
-        in_front_of(kafka, tmp_path / "server", log_level="info") as server,
-    ):
-        server.start()
-        topic = new_topic(server, 1)
-        for seq in range(10):
-            assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
+    with _ten_records(tmp_path) as (kafka, server, topic):
         _lose_half(server, kafka, topic)
         for seq in range(5, 11):
             assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
@@ -93,14 +88,7 @@ def test_kafka_loses_records(tmp_path: Path) -> None:
 
 def test_a_snapshot_from_before_a_loss_is_not_used(tmp_path: Path) -> None:
     """Once a crash after it brought back what was lost, and hid what had come since."""
-    with (
-        KafkaServer(tmp_path / "kafka") as kafka,
-        in_front_of(kafka, tmp_path / "server", log_level="info") as server,
-    ):
-        server.start()
-        topic = new_topic(server, 1)
-        for seq in range(10):
-            assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
+    with _ten_records(tmp_path) as (kafka, server, topic):
         for _ in range(2):  # the second one's snapshot is up to the end of the log
             assert server.stop() == 0
             server.start()
@@ -117,6 +105,20 @@ def test_a_snapshot_from_before_a_loss_is_not_used(tmp_path: Path) -> None:
         before, after = range(5), range(5, 21)
         assert found == [*(b"%d" % n for n in before), b"q", *(b"%d" % n for n in after)]
         assert server.stop() == 0
+
+
+@contextmanager
+def _ten_records(folder: Path) -> Iterator[tuple[KafkaServer, PidleaseServer, str]]:
+    """A server that runs, and the topic that a producer has sent ten records to."""
+    with (
+        KafkaServer(folder / "kafka") as kafka,
+        in_front_of(kafka, folder / "server", log_level="info") as server,
+    ):
+        server.start()
+        topic = new_topic(server, 1)
+        for seq in range(10):
+            assert post(server, topic, b"%d" % seq, "p", seq)[0] == 200
+        yield kafka, server, topic
 
 
 def _lose_half(server: PidleaseServer, kafka: KafkaServer, topic: str) -> None:

@@ -47,6 +47,11 @@ class ServerProcess(server_process.ServerProcess):
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def resident_bytes(self) -> int:
+        """The memory that it occupies now."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
+
 
 def in_short_test() -> bool:
     """Whether a test other than a soak runs: then servers may be started in cheaper ways."""

@@ -82,6 +82,11 @@ class Stream(NamedTuple):
         return self.gate.closed is not None and offset >= self.tail
 
     @property
+    def is_there(self) -> bool:
+        """Whether the records are known to be there that it was created with."""
+        return not self.config.initial or self.gate.has_data
+
+    @property
     def has_begun(self) -> bool:
         """Whether the records are there that it was created with, if its gate is known.
 
@@ -89,7 +94,7 @@ class Stream(NamedTuple):
             NotOwnerError: another server knows that.
             LogStoppedError: that is unknown, because the log is stopped.
         """
-        if not self.config.initial or self.gate.has_data:
+        if self.is_there:
             return True
         self.partition.check_not_stopped()
         return False
@@ -189,8 +194,7 @@ class StreamCatalog:
             return None
         if stream.is_expired() or not stream.gate.is_known:
             return None
-        is_there = not stream.config.initial or stream.gate.has_data
-        return stream if is_there else None
+        return stream if stream.is_there else None
 
     async def find(self, name: str, *, removes: bool = True) -> Stream:
         """Return a stream, when it is known whether it is closed.
