@@ -333,9 +333,8 @@ class StreamGate:
         """
         try:
             if self._forwarding is not None:
-                await (
-                    self._forwarding.look()
-                )  # others may have written, and appends without a response
+                # Others may have written, and appends without a response may have landed.
+                await self._forwarding.look()
             while not self._known:
                 doubts, closed = self._doubts, await self._last_close()
                 if doubts == self._doubts:
