@@ -508,7 +508,7 @@ class KafkaBackend(Backend):
         config: KafkaListenerConfig,
         budget: MemoryBudget,
     ) -> Apis:
-        return ForwardedApis(engine, config, self._upstream, self._versions, self._writers.ids)
+        return ForwardedApis(engine, config, self._upstream, self._versions, self._writers)
 
     @override
     def brokers(self) -> Sequence[Broker]:

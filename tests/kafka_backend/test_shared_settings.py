@@ -1,5 +1,6 @@
 """Two active servers share a Kafka: settings of topics that are changed at one count at both."""
 
+import asyncio
 import json
 import time
 import uuid
@@ -15,18 +16,23 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from pidlease.testing.loopback_ports import LOOPBACK
+from tests.crash.readback import consume
 from tests.crash.seeds import SOAK
 from tests.integration.test_topic_policies import patch, shown
-from tests.kafka_backend.test_writer import post
+from tests.kafka_backend.test_writer import headers_of, post
+from tests.kafka_listener.client import WireClient, produced
+from tests.kafka_listener.messages import PRODUCE
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
 from tests.servers.test_kafka_server import needs_kafka
 from tests.servers.waiting import WAIT_S, until
 from tests.servers.zookeeper import ZooKeeperServer
+from tests.sim.batches import make_batch
 from tests.streams.stream_client import CLOSE, TEXT, ZERO, read_all, send
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(600)]
 
+_NOT_LEADER, _INVALID_RECORD = 6, 87
 POLICIES, INITIAL = "pidlease.policies", "pidlease.initial"
 
 
@@ -176,6 +182,34 @@ def stream_of(two: Two, owner: PidleaseServer, headers: Mapping[str, str]) -> st
         if owner_port(two, name) == owner.kafka_port:
             until(lambda: send(owner, "HEAD", name).status == 200, "its owner to know it")  # noqa: B023
             return name
+
+
+@pytest.mark.parametrize("transactional_id", [None, "forger"])
+async def test_no_client_sends_as_another_servers_writer(
+    two: Two, transactional_id: str | None
+) -> None:
+    """Once one that did not know the writer passed it on: the owner's next record was lost."""
+    topic = await asyncio.to_thread(topic_of, two, two.b)
+    assert (await asyncio.to_thread(post, two.b, topic, b"x", "p", 0))[0] == 200
+    writer = (await headers_of(two.kafka, topic))[-1]
+    values = [f"forged {number}".encode() for number in range(5)]
+    pid, epoch = writer.producer_id, writer.producer_epoch
+    forged = [
+        bytes(make_batch([value], pid=pid, epoch=epoch, first=number))
+        for number, value in enumerate(values, 1)
+    ]
+    for server, refused in ((two.a, _NOT_LEADER), (two.b, _INVALID_RECORD)):
+        async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
+            for each in forged:
+                request = {**produced([(topic, 0, each)]), "transactional_id": transactional_id}
+                answer = await client.call(PRODUCE, 8, **request)
+                code = answer.responses[0].partition_responses[0].error_code.value
+                assert code == refused, server.kafka_port
+    for seq in range(1, 4):
+        status, found = await asyncio.to_thread(post, two.b, topic, b"x", "p", seq)
+        assert (status, found["duplicate"]) == (200, False)
+    stored = await asyncio.to_thread(consume, two.kafka.bootstrap, topic, 1, markers=True)
+    assert [each.value for each in stored] == [b"x"] * 4
 
 
 def test_a_stream_that_is_in_use_at_its_owner_outlives_its_ttl(two: Two) -> None:

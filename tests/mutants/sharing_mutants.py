@@ -22,6 +22,7 @@ _SHARING: Final = "tests/unit/engine/test_shared_cluster.py"
 _LIVENESS: Final = "pidlease/core/liveness.py"
 _RULES: Final = "tests/unit/core/test_liveness.py"
 _PINGS: Final = "tests/unit/engine/test_member_pings.py"
+_FORWARDED: Final = "proxy/kafka/forwarded/forwarded_apis.py"
 _KAFKA_WRITERS: Final = "pidlease/log/kafka/kafka_writers.py"
 _KAFKA_LOG: Final = "pidlease/log/kafka/kafka_partition_log.py"
 _NAMED: Final = "pidlease/engine/named_leases.py"
@@ -215,6 +216,20 @@ SHARING: Final = (
         "the two minutes of a writer's new id count from the start, not from the move",
         _KAFKA_WRITERS,
         "            self._since_ms[partition] = self._clock_ms()\n",
+        "",
+        (_WRITERS,),
+    ),
+    Mutant(
+        "any server passes on batches under Kafka's own ids, also those of unknown writers",
+        _FORWARDED,
+        "return found is not None and not found.elsewhere and self._writers.knows(partition)",
+        "return self._writers.knows(partition)",
+        ("tests/kafka_backend/test_shared_settings.py",),
+    ),
+    Mutant(
+        "clients may send under a former owner's id until it is met",
+        _KAFKA_WRITERS,
+        "            self._opened_at[partition] = time.monotonic()\n",
         "",
         (_WRITERS,),
     ),

@@ -6,6 +6,7 @@ it, because a replay trusts the record header `pidlease` only under recorded ids
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Collection, Container
 from functools import partial
 from typing import Final
@@ -82,6 +83,11 @@ class KafkaWriters:
         #: active servers have granted until then. None: there are none.
         self.after_take: Callable[[], Awaitable[None]] | None = None
         self._refresh: Final = SharedCall(self._read_ids)
+        #: When partitions were taken over from other active servers, in s of `time.monotonic`.
+        self._opened_at: dict[TopicPartition, float] = {}
+        #: When the last read of the recorded ids began, by the same clock.
+        self._ids_as_of = 0.0
+        self._looking: asyncio.Task[None] | None = None
         #: Kafka's producer ids that are no writer's although records under them look like it.
         self._foreign: set[int] = set()
 
@@ -105,6 +111,22 @@ class KafkaWriters:
             self._mine.discard(partition)
             self._taken.pop(partition, None)
             self._since_ms[partition] = self._clock_ms()
+            self._opened_at[partition] = time.monotonic()
+
+    def knows(self, partition: TopicPartition) -> bool:
+        """Whether `ids` has all ids of a partition that this server owns; if not, they are read."""
+        if self._opened_at.get(partition, -1.0) < self._ids_as_of:
+            return True
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return False
+
+    async def _look(self) -> None:
+        try:
+            await self._refresh()
+        except WriterIdsError as error:
+            LINES.write(_log, "warning", "the ids of writers cannot be read; batches under Kafka's"
+                        " own ids wait for them", kind_of(error), error=str(error))  # fmt: skip
 
     async def learn(self, unknown: Collection[int]) -> None:
         """Learn which of some producer ids are writers of other active servers.
@@ -127,11 +149,13 @@ class KafkaWriters:
         self._foreign |= set(unknown) - self._ids
 
     async def _read_ids(self) -> None:
+        began = time.monotonic()
         known = await self._pool.run(self._record.all)
         # The newest id of a partition: Kafka has given it to another server.
         for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
             self._last[TopicPartition(of.topic, of.partition)] = pid
         self._ids.update(known)
+        self._ids_as_of = began
 
     @property
     def learns(self) -> bool:

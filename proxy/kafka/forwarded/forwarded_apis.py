@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -59,6 +59,7 @@ from pidlease.kafka.errors import (
     UpstreamLostError,
     UpstreamNonsenseError,
 )
+from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.observability.repeated_lines import LINES, kind_of
 from proxy.kafka.access.refused_responses import refused_response
 from proxy.kafka.brokers import Brokers
@@ -126,7 +127,7 @@ class ForwardedApis:
     Parameters:
         engine: validates batches with PIDs leased by pidlease.
         versions: the API versions that Kafka serves.
-        writers: producer ids of the server's writers, which no client may use.
+        writers: those of the partitions; no client may send under their producer ids.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class ForwardedApis:
         config: KafkaListenerConfig,
         upstream: Upstream,
         versions: Mapping[int, tuple[int, int]],
-        writers: Container[int],
+        writers: KafkaWriters,
     ) -> None:
         self._writers = writers
         self.versions: Mapping[int, tuple[int, int]] = forwarded_versions(versions)
@@ -321,13 +322,29 @@ class ForwardedApis:
             reason = f"PID {producer} was leased here, and takes part in no transaction"
             respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
-        if producer in self._writers:
+        if not self._knows_writers(partition):
+            reason = f"another server writes to {partition}, or did so just now"
+            code = ErrorCode.not_leader_or_follower.value
+            respond(PartitionResponse(code, message=reason))
+            return
+        if producer in self._writers.ids:
             reason = f"PID {producer} is the server's own"
             respond(PartitionResponse(ErrorCode.invalid_record.value, message=reason))
             return
         # Inverted, since key 0 means "no order" to `send`, and Kafka's producer ids begin with 0.
         send = _PassedBatch(partition, data, transactional_id, self._engine.counts, respond)
         self._upstream.send(~producer, send)
+
+    def _knows_writers(self, partition: TopicPartition) -> bool:
+        """Whether this server knows all ids of a partition's writers; only the owner does.
+
+        Kafka takes a writer's batch for a duplicate if a client has sent one with its numbers. The
+        batch would be acknowledged, and lost.
+        """
+        if self._engine.shared_cluster is None:
+            return True
+        found = self._engine.partition(*partition)
+        return found is not None and not found.elsewhere and self._writers.knows(partition)
 
 
 def _names(request: Any, topic: str, known: UpstreamTopic | None) -> bool:

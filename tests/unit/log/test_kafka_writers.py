@@ -14,6 +14,7 @@ from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.kafka.kafka_writers import KafkaWriters, WriterUnavailableError
 from pidlease.log.ports import LATE_MS
 from pidlease.storage.errors import LogError, NotOwnerError
+from tests.servers.waiting import WAIT_S
 from tests.sim.pool import SeededPool
 
 PLACE = TopicPartition("t", 0)
@@ -85,6 +86,22 @@ async def test_the_two_minutes_count_from_the_takeover() -> None:
     assert (await bench.take()).pid == NOW
     assert len(bench.fencing.marked) == 1
     assert set(bench.ids.recorded) == {BEFORE, NOW}
+
+
+async def test_the_ids_are_read_after_a_takeover_before_clients_may_send_under_others() -> None:
+    """What the former owner has stored until then counts; a read from before does not."""
+    bench = Bench()
+    assert bench.writers.knows(PLACE), "alone, a server stores all ids itself"
+    bench.writers.after_take = asyncio.Event().wait  # type: ignore[assignment] # others exist
+    await bench.writers.learn({1})
+    bench.ids.recorded[BEFORE] = WriterOf("t", 0, given_ms=1)
+    bench.writers.open_anew(PLACE)
+    assert not bench.writers.knows(PLACE)
+    assert BEFORE not in bench.writers.ids
+    async with asyncio.timeout(WAIT_S):
+        while not bench.writers.knows(PLACE):  # noqa: ASYNC110 - a bounded wait
+            await asyncio.sleep(0)
+    assert BEFORE in bench.writers.ids
 
 
 async def test_a_failed_look_at_the_writer_does_not_forget_it(
