@@ -289,8 +289,7 @@ class Leases:
     def expire(self) -> int:
         """End leases that are due, a bounded number at a time; return how many ended."""
         now_ms = self._clock_ms()
-        if self.keeps_fences:
-            self.blocks.refresh()
+        self.blocks.refresh()
         gone = self.ring.expire(now_ms, self._stays_until_ms)
         gone += self.keys.expire(self._clock_ms(), self._stays_until_ms)
         for pid in gone:

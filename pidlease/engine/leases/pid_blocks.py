@@ -18,7 +18,7 @@ from pidlease.storage.io_pool import IoPool
 
 #: The next block is taken when the current one has this many numbers left.
 _PREFETCH_AT: Final = 50
-#: An active server's block is old after this part of a lease: an hour of a day.
+#: A block is old after this part of a lease: an hour of a day.
 _BLOCK_PART: Final = 24
 #: The least time between two reads of the coordinator's blocks.
 _LOOK_REST_SECONDS: Final = 0.02
@@ -108,8 +108,8 @@ class PidBlocks:
     def refresh(self) -> None:
         """Replace an old block before it is used up; without the coordinator it goes on.
 
-        Other active servers count a lease from its block's time, so a lease from an old block would
-        end early there, or at once.
+        Other active servers, and this one after a kill -9 before the next snapshot, count a lease
+        from its block's time, so a lease from an old block would end early there, or at once.
         """
         self._old_before_ms = self._clock_ms() - self._lease_ms // _BLOCK_PART
         newest_ms = self._taken_ms if self._next is None else self._next.taken_ms
