@@ -65,9 +65,11 @@ class CheckedFile:
     def __init__(self, files: Files, path: Path) -> None:
         self._files: Final = files
         self._path: Final = path
+        #: Whether the file's name is durable, not only its content.
+        self._durable = False
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the lines' fields; none if there is no file.
+        """Return the lines' fields, durable from now on; none if there is no file.
 
         Raises:
             OSError: the file cannot be read, or is damaged; the message has its path.
@@ -76,6 +78,9 @@ class CheckedFile:
             if not self._files.exists(self._path):
                 return []
             content = read_file(self._files, self._path)
+            if not self._durable:  # a replacement was cut short, perhaps by a crash
+                self._files.fsync_folder(self._path.parent)
+                self._durable = True
         except OSError as error:
             raise OSError(f"{self._path}: {error}") from error
         rows = []
@@ -96,6 +101,8 @@ class CheckedFile:
         """
         try:
             make_durable_folder(self._files, self._path.parent)
+            self._durable = False
             write_aside(self._files, self._path, [b"".join(map(encode_line, rows))])
+            self._durable = True
         except OSError as error:
             raise OSError(f"{self._path}: {error}") from error

@@ -13,7 +13,7 @@ name. The file is rewritten when most of its changes are superseded.
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,6 +131,10 @@ class FileNames(NameBindings):
         try:
             make_durable_file(self._files, self._path)
             content = read_file(self._files, self._path)
+            # A kill may have come between a write and its fsync. What is read is answered to
+            # clients without another write, so it must be durable, too.
+            with closing(self._files.open(self._path)) as file:
+                file.fsync()
         except OSError as error:
             raise NamesError(f"{self._path}: {error}") from error
         lines, torn = split_torn(content)
