@@ -143,7 +143,13 @@ class SnapshotStore:
             with suppress(OSError):  # the disk may be full: do not leave garbage there
                 remove_tree(self._files, aside)
             raise
-        self._files.fsync_folder(self._folder)
+        try:
+            self._files.fsync_folder(self._folder)
+        except OSError:
+            # Nothing may trust it: retention would remove what only this snapshot covers.
+            with suppress(OSError):
+                self.remove(number)
+            raise
         for old in self.numbers()[self.keep :]:
             try:
                 self.remove(old)

@@ -145,9 +145,30 @@ STORAGE: Final = (
     Mutant(
         "folder not fsynced: snapshot",
         _SNAPSHOTS,
-        "            raise\n        self._files.fsync_folder(self._folder)\n",
-        "            raise\n",
+        "            self._files.fsync_folder(self._folder)\n        except OSError:\n",
+        "            pass\n        except OSError:\n",
         (SNAPSHOTS,),
+    ),
+    Mutant(
+        "a snapshot that may not be durable stays",
+        _SNAPSHOTS,
+        "                self.remove(number)\n",
+        "                pass\n",
+        ("tests/unit/engine/test_recovery.py",),
+    ),
+    Mutant(
+        "what is read from a file of checked lines counts as durable",
+        "pidlease/storage/checked_lines.py",
+        "                self._files.fsync_folder(self._path.parent)\n",
+        "                pass\n",
+        ("tests/unit/coordination/test_file_writer_ids.py",),
+    ),
+    Mutant(
+        "what is read from the file of names counts as durable",
+        "pidlease/coordination/file/file_names.py",
+        "            with closing(self._files.open(self._path)) as file:\n                file.fsync()\n",
+        "",
+        ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
         "file written aside not fsynced",

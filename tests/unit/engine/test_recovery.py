@@ -283,3 +283,21 @@ async def test_what_is_left_is_told_while_it_is_read(monkeypatch: pytest.MonkeyP
     await server.kill()
     assert [left for _, left in told] == [5, 4, 3, 2, 1]
     assert (seen.done, seen.offsets_left) == (2, 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_retention_trusts_no_snapshot_that_may_not_be_there_after_a_power_cut(
+    seed: int,
+) -> None:
+    """Only the fsync of its folder failed, and the first snapshot covers what is removed."""
+    server = await Server(SimFiles(seed)).start(retention_bytes=600)
+    pid = server.lease()
+    await server.fill(pid, 0, 40)
+    fault = server.files.fail_next("fsync_folder", str(SNAPSHOTS))
+    with pytest.raises(OSError, match="Input/output error"):
+        await server.engine.maintenance.snapshot()
+    assert fault.fired
+    await server.engine.maintenance.retain()
+    server = await server.kill(power=seed, retention_bytes=600)
+    outcome = await server.send(pid, 0)
+    assert outcome.status is DUPLICATE
