@@ -54,6 +54,10 @@ _BACKOFF: Final = Backoff(0.02, 1.0)
 _log = Logger(__name__)
 
 
+class _NotServedError(UpstreamRefusedError):
+    """The coordinator is of an earlier version of Kafka."""
+
+
 class Fencing:
     """Fences earlier writers of a partition by Kafka's own producer epoch.
 
@@ -106,17 +110,14 @@ class Fencing:
         Raises:
             UpstreamError: it does not respond.
         """
-        transactional_id = self._id(place)
-        connection = await self._cluster.connection_to(
-            await self._coordinators.of(TRANSACTION, transactional_id)
-        )
-        if API_DESCRIBE_TRANSACTIONS not in connection.versions:
+        try:
+            response = await self._ask(
+                place, API_DESCRIBE_TRANSACTIONS,
+                lambda response: _only(response.transaction_states).error_code,
+                transactional_ids=(self._id(place),),
+            )  # fmt: skip
+        except _NotServedError:
             return None
-        response = await self._ask(
-            place, API_DESCRIBE_TRANSACTIONS,
-            lambda response: _only(response.transaction_states).error_code,
-            transactional_ids=(transactional_id,),
-        )  # fmt: skip
         found = response.transaction_states[0]
         return Writer(int(found.producer_id), int(found.producer_epoch))
 
@@ -166,6 +167,8 @@ class Fencing:
                 raise UpstreamRefusedError(str(error), error.code.value) from error
             raise
         connection = await self._cluster.connection_to(broker)
+        if api_key not in connection.versions:
+            raise _NotServedError(f"broker {broker} does not serve API {api_key}")
         request = request_for(connection, api_key)
         if api_key == API_ADD_PARTITIONS_TO_TXN:
             topic = request.part(
