@@ -103,8 +103,9 @@ class ParkedBatches(ABC):
         self._parked: list[tuple[int, Parked]] = []
         #: How many batches of each producer wait, including those of a running read.
         self._waiting: dict[int, int] = {}
-        #: Waiting producers with a failed batch.
-        self._failed: set[int] = set()
+        #: How many of each producer's waiting batches, the oldest, come after a failed one. Not
+        #: those that come later: they would fail the retry of the failed one, and so on for ever.
+        self._failed: dict[int, int] = {}
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -124,7 +125,7 @@ class ParkedBatches(ABC):
         If sequence gaps are allowed, nothing else would notice the missing batch.
         """
         if producer in self._waiting:
-            self._failed.add(producer)
+            self._failed[producer] = self._waiting[producer]
 
     def begin(self) -> None:
         """Start a read now, or after the running one."""
@@ -152,10 +153,8 @@ class ParkedBatches(ABC):
             if failure is not None:
                 self.fail(producer)
             given_up = failure or (_AFTER_FAILED if producer in self._failed else None)
-            self._waiting[producer] -= 1
-            if not self._waiting[producer]:
-                del self._waiting[producer]
-                self._failed.discard(producer)
+            _count_down(self._failed, producer)
+            _count_down(self._waiting, producer)
             try:
                 if given_up is not None:
                     each.give_up(given_up)
@@ -172,6 +171,13 @@ class ParkedBatches(ABC):
         Returns:
             The outcome of the batches if the read failed; None: validate them.
         """
+
+
+def _count_down(counts: dict[int, int], key: int) -> None:
+    if key in counts:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
 
 
 class CatchUp(ParkedBatches):

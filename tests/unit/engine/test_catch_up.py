@@ -95,3 +95,19 @@ async def test_a_failure_without_waiters_holds_nothing_up() -> None:
     bench.park("a")
     await bench.end(0)
     assert bench.told == [("a", None)]
+
+
+async def test_batches_that_are_sent_again_do_not_fail_one_another() -> None:
+    """Once two of a producer did, for ever, although each later reading succeeded."""
+    bench = Bench()
+    bench.park("a")
+    await settle()
+    bench.park("b")
+    await bench.end(0, LogError("away"))
+    bench.park("a again")  # while b still waits, which comes after the failed one
+    await bench.end(1)
+    bench.park("b again")
+    await bench.end(2)
+    await bench.end(3) if len(bench.read.readings) > 3 else None
+    failed = Status.FAILED
+    assert bench.told == [("a", failed), ("b", failed), ("a again", None), ("b again", None)]
