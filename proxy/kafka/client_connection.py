@@ -39,6 +39,8 @@ READ_BUFFER_BYTES: Final = 64 << 10
 STALLED_SECONDS: Final = 30.0
 #: The slowest that a large request may arrive.
 _ARRIVING_BYTES_A_SECOND: Final = 1 << 20
+#: A client that reads this much of its responses in `STALLED_SECONDS` is slow, not stalled.
+_READ_BYTES_LEAST: Final = 256 << 10
 #: How many requests of one connection may wait for their responses.
 REQUESTS_MAX: Final = 128
 #: How many small requests of one connection are handled before other connections get their turn.
@@ -300,6 +302,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.last_read = monotonic()
         self.frame_began = self.last_read
         self.write_paused_at = self.last_read
+        #: How many bytes of responses waited at `write_paused_at`.
+        self._unsent = 0
         #: The API of the request that waits for records, and the future that completes when a
         #: request of another API follows.
         self._poll: tuple[int, asyncio.Future[None]] | None = None
@@ -366,7 +370,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         Parameters:
             now: the time, by the monotonic clock.
         """
-        if self._write_paused:
+        if self._write_paused and self._transport is not None:
+            left = self._transport.get_write_buffer_size()
+            if left <= self._unsent - _READ_BYTES_LEAST:
+                self.write_paused_at, self._unsent = now, left
             return now - self.write_paused_at > STALLED_SECONDS
         if self._paused:
             return False  # this server is the one that does not read
@@ -595,6 +602,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._write_paused = True
         self.write_paused_at = monotonic()
+        self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         self.writable.clear()
         self._pause()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -207,6 +208,33 @@ async def test_idle_and_stalled_connections_are_closed(
         for connection in (idle, stalled, large):
             assert await connection.is_closed(_HANG_S)
         await _settled(lambda: server.door.budget.used == 0)
+
+
+async def test_a_client_that_reads_slowly_is_not_stalled(tmp_path: Path) -> None:
+    """Once it was cut off after 30 s of one large response, and fetched the same again."""
+    async with serving(tmp_path) as server, await server.connect() as client:
+        await client.create("t")
+        for _ in range(24):
+            await client.produce("t", batch([bytes(900_000)], first=0, pid=0))
+        reading = cast("asyncio.Transport", client.writer.transport)
+        reading.pause_reading()
+        client.send(FETCH, 11, **fetched([("t", 0, 0)], max_bytes=16 * _MIB,
+                                         partition_max_bytes=16 * _MIB))  # fmt: skip
+        (connection,) = server.door.connections
+        await _settled(lambda: connection._write_paused)
+        overdue = connection_module.STALLED_SECONDS + 1
+        # The system's own buffers take some of it.
+        await _settled(lambda: connection.is_stalled(connection.write_paused_at + overdue))
+        began, transport = connection.write_paused_at, connection._transport
+        assert transport is not None
+        before = transport.get_write_buffer_size()
+        while transport.get_write_buffer_size() > before - connection_module._READ_BYTES_LEAST:
+            reading.resume_reading()
+            await asyncio.sleep(0)
+            reading.pause_reading()
+        assert not connection.is_stalled(began + overdue)
+        assert not connection.is_stalled(began + overdue + connection_module.STALLED_SECONDS)
+        assert connection.is_stalled(began + 2 * overdue)
 
 
 async def test_slow_drops_do_not_keep_a_request_alive_for_ever(
