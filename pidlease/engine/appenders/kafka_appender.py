@@ -113,7 +113,7 @@ class KafkaAppender(Appender, AppendReceiver):
         if not self._writer_appender.fenced:
             return False
         now_ms = self._clock_ms()
-        if now_ms - self._asked_ms >= _ASK_AGAIN_MS:
+        if not 0 <= now_ms - self._asked_ms < _ASK_AGAIN_MS:  # or the clock was set back
             self._asked_ms = now_ms
             self._takeover.begin()
         return True

@@ -475,7 +475,8 @@ async def test_a_question_has_no_answer_once_the_partition_is_handed_over() -> N
     assert not asked.result()
 
 
-async def test_it_is_asked_again_who_owns_the_partition() -> None:
+@pytest.mark.parametrize("step_ms", [lanes._ASK_AGAIN_MS, -600_000])
+async def test_it_is_asked_again_who_owns_the_partition(step_ms: int) -> None:
     """The server that took the writer is gone, and the coordinator says so later."""
     world = await _with_writer("lanes-owned")
     appends = world.partition._appends
@@ -488,7 +489,7 @@ async def test_it_is_asked_again_who_owns_the_partition() -> None:
         world._read()
         await settle()
     world.log = own
-    world.now_ms += lanes._ASK_AGAIN_MS
+    world.now_ms += step_ms
     await _go(world, lambda: not appends.lost)
     world.clients[0].send()
     await _go(world, lambda: 1 in world.clients[0].acked)
