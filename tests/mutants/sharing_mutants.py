@@ -313,11 +313,11 @@ SHARING: Final = (
         (_FENCES,),
     ),
     Mutant(
-        "an active server leases from an old block",
+        "a server leases from an old block",
         _LEASES,
-        "            self.blocks.refresh()\n",
-        "            pass\n",
-        ("tests/unit/engine/test_leases.py",),
+        "        self.blocks.refresh()\n",
+        "",
+        ("tests/unit/engine/test_leases.py", "tests/unit/engine/test_named_leases.py"),
     ),
     Mutant(
         "a fence ends with the lease here",

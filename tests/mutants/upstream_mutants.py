@@ -216,8 +216,8 @@ UPSTREAM: Final = (
     Mutant(
         "what waits for the log passes one that failed",
         "pidlease/engine/appenders/catch_up.py",
-        "            self._failed.add(producer)\n",
-        "            self._failed.discard(producer)\n",
+        "            self._failed[producer] = self._waiting[producer]\n",
+        "            self._failed.pop(producer, None)\n",
         (_SIM,),
     ),
     Mutant(
@@ -486,8 +486,8 @@ UPSTREAM: Final = (
     Mutant(
         "what failed while it waited is held against what comes later",
         "pidlease/engine/appenders/catch_up.py",
-        "                self._failed.discard(producer)\n",
-        "                pass\n",
+        "            _count_down(self._failed, producer)\n",
+        "",
         ("tests/unit/engine/test_catch_up.py",),
     ),
     Mutant(

@@ -33,7 +33,9 @@ from pidlease.storage.topics.topic_store import Topic
 from tests.kafka_listener.batches import identified
 from tests.sim.batches import TIME_MS
 from tests.sim.files import SimFiles
+from tests.sim.gate import SimulatedCrash
 from tests.sim.pool import SeededPool
+from tests.unit.engine.fakes import settle
 from tests.unit.engine.server import DATA, LEASE_MS, NEVER, Server
 
 STORED, FENCED = Status.APPENDED, Status.FENCED
@@ -629,3 +631,49 @@ async def test_a_pid_is_not_unknown_while_the_coordinator_is_away(
         with pytest.raises(NameBusyError, match="cannot be looked up now"):
             await lease_of(one, LeaseWanted("t", 0, pid))
     assert (await lease_of(one, LeaseWanted("t", 0, pid))).pid == pid
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_lease_of_an_old_server_outlives_a_kill(seed: int) -> None:
+    """Its block was as old as the server; without its row it counted as a lease of long ago."""
+    server = await Server(SimFiles(seed)).start()
+    server.now_ms += 2 * LEASE_MS
+    server.engine.leases.expire()
+    await settle()
+    unused = await lease_of(server, LeaseWanted("t", 0, policy="strict"))
+    used = await lease_of(server, LeaseWanted("t", 0, policy="strict"))
+    kafka = server.lease()
+    assert (await put(server, used, 0)).status is STORED
+    server = await server.kill(power=seed)
+    server.now_ms += LEASE_MS // 2
+    assert (await put(server, unused, 0)).status is STORED
+    assert (await put(server, used, 0, partition=1)).status is STORED
+    assert (await server.send(kafka, 1)).status is Status.GAP, "0 is on its way"
+    assert (await server.send(kafka, 0)).status is STORED
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_a_kill_left_in_the_names_file_is_durable_once_it_is_answered(seed: int) -> None:
+    """Once a power cut took a renewal back that a restarted server had confirmed."""
+    server = await Server(SimFiles(seed)).start()
+    lease = await ask(server, policy="monotonic")
+    assert (await put(server, lease, 0)).status is STORED
+
+    def die_before_the_fsync(operation: str, path: Path) -> None:
+        if operation == "fsync" and path == DATA / "sequence" / "names":
+            server.files.on_operation = None
+            server.files.crash_at(1)
+
+    server.files.on_operation = die_before_the_fsync
+    wanted = LeaseWanted("t", 0, pid=lease.pid, name="n", generation=lease.generation,
+                         renew=True, policy="monotonic")  # fmt: skip
+    with pytest.raises((SimulatedCrash, asyncio.CancelledError)):
+        await lease_of(server, wanted)
+    assert server.files.on_operation is None, "it died there"
+    server = await server.kill()
+    renewed = await lease_of(server, wanted)
+    assert renewed.pid != lease.pid
+    assert [(await put(server, renewed, number)).status for number in (1, 2)] == [STORED] * 2
+    server = await server.kill(power=seed)
+    again = await ask(server, policy="monotonic")
+    assert max(again.sequence_number, again.resume_at) == 3
