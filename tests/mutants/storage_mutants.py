@@ -166,8 +166,8 @@ STORAGE: Final = (
     Mutant(
         "what is read from the file of names counts as durable",
         "pidlease/coordination/file/file_names.py",
-        "            with closing(self._files.open(self._path)) as file:\n                file.fsync()\n",
-        "",
+        "(self._files.open(self._path)) as file:\n                file.fsync()\n",
+        "(self._files.open(self._path)) as file:\n                pass\n",
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(

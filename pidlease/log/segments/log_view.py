@@ -263,5 +263,7 @@ def _find_time_in(
         for position, header in scan_headers(log, segment.position_of(offset, log, end), end):
             if header.max_timestamp >= timestamp:
                 data = log.read_at(header.size, position)
-                return first_at_or_after(data, header, timestamp, start_offset)
+                found = first_at_or_after(data, header, timestamp, start_offset)
+                if found is not None:
+                    return found
     return None
