@@ -63,9 +63,11 @@ def parts(rows: DataFrame) -> DataFrame:
         .otherwise(-1)
     )
     minute = F.floor(F.col("timestamp") / MINUTE_MS).cast("long")
+    # An older version's table of sends has no such column.
+    read_from = F.col("read_from") if "read_from" in rows.columns else F.lit(None).cast("long")
     flagged = rows.select(
         *PRODUCER_KEY, "policy", "segment", "offset", "last_offset", "records", "bytes",
-        "timestamp", "generation", "first", "last",
+        "timestamp", "generation", "first", "last", read_from.alias("read_from"),
         part.alias("part"), minute.alias("minute"), begin.alias("begin"),
         (judged & ~(is_sound() & in_order)).alias("breaks"),
         _at_begin("generation"), _at_begin("first"),
@@ -79,6 +81,7 @@ def parts(rows: DataFrame) -> DataFrame:
         F.sum("bytes").alias("bytes"),
         F.count_if("breaks").alias("breaks"),
         F.min("offset").alias("offset"),
+        F.min("read_from").alias("read_from"),
         F.max("last_offset").alias("last_offset"),
         F.min("timestamp").alias("first_ms"),
         F.max("timestamp").alias("last_ms"),
@@ -117,12 +120,26 @@ def timeline(rows: DataFrame) -> DataFrame:
     return of_time.select("topic", name, "minute", "records", "sends", "bytes")
 
 
+def starts(of_producers: DataFrame) -> DataFrame:
+    """Return the `start` of each partition: the offset below which sends may be missing.
+
+    The first send's offset does not say it: in front of Kafka the writer's marker has offset 0.
+
+    Parameters:
+        of_producers: the result of `producer_parts`.
+    """
+    # The reader's offset is in the row of the first send. If that row was filtered out, sends are
+    # missing, too.
+    start = F.least(F.min("offset"), F.min("read_from")).alias("start")
+    return of_producers.groupBy("topic", "partition").agg(start)
+
+
 def suspects(of_producers: DataFrame, starts: DataFrame) -> DataFrame:
     """Return the suspect producers, among them each that breaks a rule.
 
     Parameters:
         of_producers: the result of `producer_parts`.
-        starts: the first offset of each partition, as `start`.
+        starts: the result of `starts`.
     """
     order = Window.partitionBy(*PRODUCER_KEY).orderBy("offset")
     seams = (

@@ -99,7 +99,7 @@ def audit(sends: DataFrame, report: ReportStep = lambda _: None) -> Audit:
     rows = passes.with_policy(sends)
     parts = _computed(passes.parts(rows))
     of_producers, damages = passes.producer_parts(parts), passes.damages(parts)
-    starts = of_producers.groupBy("topic", "partition").agg(F.min("offset").alias("start"))
+    starts = passes.starts(of_producers)
     logs = _completeness(starts, damages)
     report("comparing the beginnings of segments with the ends before")
     suspects = _computed(passes.suspects(of_producers, starts))

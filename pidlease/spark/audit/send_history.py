@@ -109,7 +109,7 @@ def completeness_of(
     """Return the completeness of each partition.
 
     Parameters:
-        starts: the first offset of each partition.
+        starts: the offset below which sends may be missing, of each partition.
         damaged: offsets of damage.
     """
     return {

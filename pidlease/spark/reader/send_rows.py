@@ -30,7 +30,7 @@ SCHEMA: Final = pa.schema([
     ("last", pa.int64()), ("crc", pa.int64()), ("timestamp", pa.int64()), ("bytes", pa.int32()),
     ("position", pa.int64()), ("segment", pa.string()), ("previous_generation", pa.int64()),
     ("previous_first", pa.int64()), ("previous_last", pa.int64()), ("begins", pa.bool_()),
-    ("damage", pa.string()),
+    ("damage", pa.string()), ("read_from", pa.int64()),
 ])  # fmt: skip
 #: Rows of an Arrow batch.
 _ROWS: Final = 8192
@@ -45,7 +45,9 @@ def sends(part: Part, batches: Iterable[StoredBatch | LogDamage]) -> Iterator[pa
 
     `previous_...` are the numbers of the preceding send of the same producer within the part; if
     there is none, `begins` is true. For sends without a PID they are null, and `begins` is false.
-    Of several sends in a batch the first one has all the `bytes`.
+    Of several sends in a batch the first one has all the `bytes`. The part's first row has the
+    offset from which the part was read as `read_from`, which is below its own `offset` after
+    markers of transactions; in other rows `read_from` is null.
 
     Parameters:
         batches: the part's batches and damage.
@@ -69,6 +71,7 @@ class _Rows:
         self._part: Final = part
         self._over_kafka: Final = isinstance(part, KafkaPart)
         self._last: dict[int | str, _Numbers] = {}
+        self._read_from: int | None = part.start
         self.rows: list[tuple[Any, ...]] = []
 
     def take(self) -> pa.RecordBatch:
@@ -83,7 +86,7 @@ class _Rows:
         topic, partition = self._part.topic, self._part.partition
         self.rows.append((
             topic, partition, damage.offset, -1, 0, -1, "", -1, -1, -1, 0, -1, 0, damage.position,
-            damage.segment, None, None, None, False, damage.text,
+            damage.segment, None, None, None, False, damage.text, self._take_read_from(),
         ))  # fmt: skip
 
     def batch(self, stored: StoredBatch) -> None:
@@ -121,8 +124,13 @@ class _Rows:
         self.rows.append((
             self._part.topic, self._part.partition, header.base_offset, header.last_offset,
             header.records, pid, name, *numbers, header.crc, header.max_timestamp, size,
-            stored.position, stored.segment, *previous, begins, None,
+            stored.position, stored.segment, *previous, begins, None, self._take_read_from(),
         ))  # fmt: skip
+
+    def _take_read_from(self) -> int | None:
+        """Return the offset from which the part was read for the first row, and None after it."""
+        read_from, self._read_from = self._read_from, None
+        return read_from
 
 
 def sends_of(header: BatchHeader, data: memoryview, *, over_kafka: bool) -> list[LoggedBatch]:

@@ -58,7 +58,7 @@ _SENDS: Final[_Columns] = (
     ("first", _LONG), ("last", _LONG), ("crc", _LONG), ("timestamp", _LONG), ("bytes", _INT),
     ("position", _LONG), ("segment", _TEXT), ("previous_generation", _LONG),
     ("previous_first", _LONG), ("previous_last", _LONG), ("begins", BooleanType()),
-    ("damage", _TEXT),
+    ("damage", _TEXT), ("read_from", _LONG),
 )  # fmt: skip
 
 
