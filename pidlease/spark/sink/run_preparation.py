@@ -53,12 +53,12 @@ class RunPreparation:
     # ------------------------------------------------------------------ before the start
 
     async def prepare(
-        self, before: RunState | None, query: Mapping[str, Any], *, spread: bool
+        self, earlier: Sequence[RunState], query: Mapping[str, Any], *, spread: bool
     ) -> RunState:
         """Return the state that a run begins with, and fence all earlier runs.
 
         Parameters:
-            before: the last run's state; None: there was none.
+            earlier: states of earlier runs, the newest first.
             query: what the query does.
             spread: whether its rows name their destination partition.
 
@@ -66,9 +66,10 @@ class RunPreparation:
             SinkError: the run cannot begin.
         """
         query = {**query, "cluster": self._cluster.cluster_id}
-        if before is None:
+        if not earlier:
             name = f"spark/{secrets.token_hex(8)}"
             return RunState(name, -1, -1, "", query, spread, {}, {})
+        before = earlier[0]
         self._check_same(before, query, spread=spread)
         state = replace(before, prepared=-1)
         topics = {each.topic for each in state.ends}
@@ -80,7 +81,7 @@ class RunPreparation:
         for topic in topics:
             await self._cluster.check_judged(topic)
         if spread:
-            state = await self._with_partitions(state, topics)
+            state = await self._with_partitions(state, topics, earlier)
         logs = await self._logs.ranges(state)
         wanted = {source: self._destinations(state, source) for source in state.sources}
         leased = await self._names(state).grant(wanted)
@@ -113,12 +114,12 @@ class RunPreparation:
     # ------------------------------------------------------------------ as the source grows
 
     async def grow(
-        self, state: RunState, batch: MicroBatch, before: Sequence[RunState] = ()
+        self, state: RunState, batch: MicroBatch, earlier: Sequence[RunState] = ()
     ) -> RunState:
         """Return the state with the source partitions that are new in a micro-batch.
 
         Parameters:
-            before: states of earlier runs, the newest first: a run that was replaced may have
+            earlier: states of earlier runs, the newest first: a run that was replaced may have
                 grown in its last moments.
 
         Raises:
@@ -134,11 +135,11 @@ class RunPreparation:
         for topic, partitions in topics.items():
             # If rows have a column partition, the number of partitions is unknown: at least one.
             await self._cluster.provide(topic, 1 if state.spread else partitions)
-        state = await self._with_partitions(state, topics)
+        state = await self._with_partitions(state, topics, earlier)
         wanted = {source: self._destinations(state, source) for source in new}
         for source, lease in (await self._names(state).grant(wanted)).items():
             known = next(
-                (old.sources[source] for old in before
+                (old.sources[source] for old in earlier
                  if old.name == state.name and source in old.sources),
                 SourceProducer(lease.pid, lease.generation, 0, 0),
             )  # fmt: skip
@@ -157,17 +158,32 @@ class RunPreparation:
             state = state.with_source(source, _with_lease(known, lease, chains))
         return state
 
-    async def _with_partitions(self, state: RunState, topics: Collection[str]) -> RunState:
+    async def _with_partitions(
+        self, state: RunState, topics: Collection[str], earlier: Sequence[RunState]
+    ) -> RunState:
         """Return the state with all partitions that some destination topics have by now.
+
+        Parameters:
+            earlier: states of earlier runs, the newest first. A partition that is in one of them
+                may have records of this query.
 
         Raises:
             SinkError: a new one has records that this query did not write.
         """
         ends = dict(state.ends)
+        known = {
+            destination: end
+            for old in reversed(earlier)
+            if old.name == state.name
+            for destination, end in old.ends.items()
+        }
         for topic in topics:
             for number in range(await self._cluster.partitions(topic)):
                 destination = TopicPartition(topic, number)
                 if destination in ends:
+                    continue
+                if destination in known:
+                    ends[destination] = known[destination]
                     continue
                 has_records, end = await self._cluster.reader.records_until(destination)
                 if has_records and not self._settings.append:

@@ -80,9 +80,7 @@ async def prepared(
     """
     query = {"kind": kind, "topic": settings.topic, "rows": settings.rows_max}
     async with connect(settings) as preparation:
-        state = await preparation.prepare(
-            known[0] if known else None, query, spread=bool(columns.partition)
-        )
+        state = await preparation.prepare(known, query, spread=bool(columns.partition))
         return state if batch is None else await preparation.grow(state, batch, known)
 
 
