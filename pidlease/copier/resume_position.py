@@ -128,17 +128,30 @@ class ResumeCheck:
         Raises:
             CopyError: the destination has lost some.
         """
-        if lease.sequence_number > checkpoint.sequence:
-            return checkpoint
-        offset = max(lease.sequence_number, checkpoint.first)
+        end = await self._target.offset(self._there, LATEST)
         where = f"{_named(self._there)} of the destination"
+        lost = lease.sequence_number <= checkpoint.sequence
+        # Until a batch is acknowledged under a PID, `at` is the end of the log as the PID began.
+        cut = checkpoint.sequence < 0 and end < checkpoint.at
+        if checkpoint.first and (cut or (lost and not lease.sequence_number)):
+            # Records of earlier PIDs may be lost, too, and their numbers are not known any more.
+            problem = f"ends at {end}, and went up to {checkpoint.at}"
+            if end >= checkpoint.at:
+                problem = f"has no record of PID {checkpoint.pid} any more"
+            raise CopyError(
+                f"{where} {problem}: it may have lost records that the source has below offset"
+                f" {checkpoint.first} as well, so it is unknown where to begin again. Compare both"
+                " sides (pidlease copy --verify), or copy to a new topic, with another group"
+            )
+        if not lost:
+            return checkpoint._replace(at=end) if cut else checkpoint
+        offset = max(lease.sequence_number, checkpoint.first)
         if not self._settings.rewind:
             raise CopyError(
                 f"{where} had what the source has up to offset {checkpoint.sequence}, and has lost"
                 f" it from {offset} on; say --rewind to copy that again"
             )
         _log.warning("%s has lost what the source has from %s on: copied again", where, offset)
-        end = await self._target.offset(self._there, LATEST)
         return checkpoint._replace(
             offset=offset, sequence=lease.sequence_number - 1, at=min(checkpoint.at, end)
         )
