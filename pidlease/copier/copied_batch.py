@@ -44,6 +44,9 @@ _KEY: Final = encode_varint(len(HEADER_KEY)) + HEADER_KEY
 _HEADER_FRONT: Final = _KEY + encode_varint(len(_NO_IDENTITY))
 #: No limit of a batch's size.
 _ANY_SIZE: Final = 2**31 - 1
+#: The timestamp of a record without one, and the highest.
+_NO_TIMESTAMP: Final = -1
+_TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 class CopiedRecords(NamedTuple):
@@ -149,6 +152,8 @@ class RecordWriter:
 
     def __init__(self) -> None:
         self._builder: Final = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, _ANY_SIZE)
+        #: Added to all timestamps that the builder gets.
+        self._shift = 0
         self.count = 0
 
     def add(
@@ -162,6 +167,10 @@ class RecordWriter:
         kept = [each for each in headers if each[0] != HEADER_NAME] if headers else []
         if not self.count:
             kept.insert(0, (HEADER_NAME, _NO_IDENTITY))
+            # For aiokafka a first timestamp of -1 is none yet: the next one would replace it.
+            self._shift = int(timestamp == _NO_TIMESTAMP)
+        if self._shift:
+            timestamp = min(timestamp, _TIMESTAMP_MAX - 1) + 1
         self._builder.append(self.count, timestamp, key, value, kept)
         self.count += 1
 
@@ -174,9 +183,9 @@ class RecordWriter:
         to_headers(reader)
         reader.varint()
         identity_at = reader.at + len(_HEADER_FRONT)
-        return CopiedRecords(
-            payload, identity_at, self.count, header.base_timestamp, header.max_timestamp
-        )
+        # The records have only their distances from the base timestamp.
+        times = header.base_timestamp - self._shift, header.max_timestamp - self._shift
+        return CopiedRecords(payload, identity_at, self.count, *times)
 
 
 def unpacked(header: BatchHeader, batch: Buffer) -> Buffer:

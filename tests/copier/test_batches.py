@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pidlease.client.pending_batch import CODECS, SequenceRange
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_reader import FetchedChunk
-from pidlease.copier.copied_batch import CopiedBatch
+from pidlease.copier.copied_batch import CopiedBatch, RecordWriter
 from pidlease.copier.errors import CopyError
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.kafka.records.record_batch import (
@@ -175,6 +175,31 @@ def test_small_batches_are_joined() -> None:
     (batch,) = BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 500))
     assert batch.ids == list(range(500))
     assert batch.source_bytes == len(source)
+
+
+def test_records_without_a_timestamp_are_joined() -> None:
+    """aiokafka gave those at the beginning of a batch the first timestamp that followed."""
+    records = [
+        Record(offset, time, None, b"v", []) for offset, time in enumerate((-1, -1, 1000, -1, 2000))
+    ]
+    source = b"".join(batch_of(each.offset, each.offset, [each]) for each in records)
+    (batch,) = BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 5))
+    assert list(records_of(sealed(batch, 0), 0)) == records
+    header = read_header(batch.data)
+    assert (header.base_timestamp, header.max_timestamp) == (-1, 2000)
+    assert batch.cut(3, None, gaps=False) == []
+    assert list(records_of(batch, 3)) == records[3:]
+
+
+@pytest.mark.parametrize("times", [(-1,), (-1, -1), (5, -1), (-1, 2**62), (-1, -5, 3), (-5, -1, 3)])
+def test_records_keep_their_timestamps(times: tuple[int, ...]) -> None:
+    writer = RecordWriter()
+    for time in times:
+        writer.add(time, None, b"v", [])
+    batch = sealed(CopiedBatch(writer.records(), range(len(times)), None, 1, 0.0), 0)
+    assert [each.timestamp for each in records_of(batch, 0)] == list(times)
+    header = read_header(batch.data)
+    assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
 
 
 def test_a_batch_that_is_cut_off_comes_again() -> None:

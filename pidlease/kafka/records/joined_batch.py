@@ -30,6 +30,7 @@ JOINED_SENDS_MAX: Final = 200
 
 _KEY: Final = HEADER_KEY.decode()
 _NO_CODEC: Final = 0
+_NO_TIMESTAMP: Final = -1
 
 
 def can_join(header: BatchHeader) -> bool:
@@ -38,7 +39,7 @@ def can_join(header: BatchHeader) -> bool:
 
 
 def join(sends: Sequence[Buffer]) -> bytearray | None:
-    """Join sends into one batch; None: one of them cannot be decoded.
+    """Join sends into one batch; None: they cannot be joined, or one of them not be decoded.
 
     Parameters:
         sends: intact batches, each with its identity.
@@ -54,6 +55,8 @@ def join(sends: Sequence[Buffer]) -> bytearray | None:
             ]
         except Exception:  # noqa: BLE001 - aiokafka cannot read it: it is sent as it is
             return None
+        if not index and records[0].timestamp == _NO_TIMESTAMP:
+            return None  # for aiokafka it is none yet: the next one would replace it
         for record, its in zip(records, headers, strict=True):
             if builder.append(index, record.timestamp, record.key, record.value, its) is None:
                 return None

@@ -154,6 +154,16 @@ def test_what_cannot_be_taken_apart_goes_as_it_came() -> None:
     assert join([good, good[:-1]]) is None
 
 
+def test_a_first_record_without_a_timestamp_is_not_joined() -> None:
+    """aiokafka would give it the timestamp of the next record."""
+    (first, values), (second, others), _ = SENDS
+    without = [send(first, *values[:1], time_ms=-1), send(second, *others)]
+    assert join(without) is None
+    joined = join(without[::-1])
+    assert joined is not None
+    assert [each.timestamp for each in DefaultRecordBatch(bytes(joined))] == [5000, 5001, -1]
+
+
 def test_large_ones_are_not_joined() -> None:
     data = send(SENDS[0][0], b"x" * 5000)
     assert not can_join(read_header(data))
