@@ -1,8 +1,9 @@
 """Translates batches fetched from the source into batches for the destination."""
 
+import struct
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
@@ -17,9 +18,12 @@ from pidlease.copier.copied_batch import (
     with_identity,
 )
 from pidlease.copier.errors import CopyError
+from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.record_batch import (
+    ATTRIBUTES_AT,
     CODEC_BITS,
     CODECS,
+    HEADER_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatchError,
@@ -34,6 +38,20 @@ _JOINED_BYTES: Final = 128 << 10
 #: transaction (which has been committed).
 _PLAIN_BITS: Final = CODEC_BITS | 0x10
 _TRANSACTIONAL_BIT: Final = 0x10
+_INT16: Final = struct.Struct(">h")
+
+
+class _FoundBatch(NamedTuple):
+    """A batch of the source.
+
+    Attributes:
+        batch: as it was fetched.
+        content: the batch to read the records of; of a small one, not compressed.
+    """
+
+    header: BatchHeader
+    batch: memoryview
+    content: Buffer
 
 
 class BatchTranslator:
@@ -50,7 +68,7 @@ class BatchTranslator:
     def __init__(self, place: str, position: int) -> None:
         self._place: Final = place
         self.position = position
-        self._small: list[tuple[BatchHeader, memoryview]] = []
+        self._small: list[_FoundBatch] = []
         self._small_bytes = 0
         self._seen = position
 
@@ -63,17 +81,22 @@ class BatchTranslator:
         for header, batch in self.committed(chunk):
             if header.last_offset < self.position or not header.records:
                 continue
+            found = _FoundBatch(header, batch, batch)
+            if len(batch) < _WHOLE_BYTES and header.is_compressed:
+                found = found._replace(content=self._decompressed(header, batch))
+            size = len(found.content)
+            whole = len(batch) >= _WHOLE_BYTES or size > _JOINED_BYTES
             if self._small and (
-                len(batch) >= _WHOLE_BYTES
-                or self._small_bytes + len(batch) > _JOINED_BYTES
-                or header.codec != self._small[0][0].codec
+                whole
+                or self._small_bytes + size > _JOINED_BYTES
+                or header.codec != self._small[0].header.codec
             ):
                 yield from self._joined()
-            if len(batch) >= _WHOLE_BYTES:
-                yield from self._one(header, batch)
+            if whole:
+                yield from self._one(found)
             else:
-                self._small.append((header, batch))
-                self._small_bytes += len(batch)
+                self._small.append(found)
+                self._small_bytes += size
         yield from self._joined()
         self.position = max(self.position, self._seen)
 
@@ -126,8 +149,9 @@ class BatchTranslator:
 
     # ------------------------------------------------------------------ writing
 
-    def _one(self, header: BatchHeader, batch: memoryview) -> Iterator[CopiedBatch]:
+    def _one(self, found: _FoundBatch) -> Iterator[CopiedBatch]:
         """Copy one batch as a whole, or encode it again."""
+        header, batch, _ = found
         records: CopiedRecords | None = None
         if (
             not header.attributes & ~_PLAIN_BITS
@@ -135,11 +159,11 @@ class BatchTranslator:
             and header.base_offset >= self.position
         ):
             try:
-                records = with_identity(header, unpacked(header, batch))
-            except (ValueError, RuntimeError) as error:
+                records = with_identity(header, self._unpacked(header, batch))
+            except ValueError as error:
                 raise self._unreadable(header, error) from None
         if records is None:
-            yield from self._rewritten([(header, batch)])
+            yield from self._rewritten([found])
             return
         offsets = range(header.base_offset, header.last_offset + 1)
         yield CopiedBatch(records, offsets, _codec(header), len(batch), time.monotonic())
@@ -147,26 +171,47 @@ class BatchTranslator:
     def _joined(self) -> Iterator[CopiedBatch]:
         small, self._small, self._small_bytes = self._small, [], 0
         if len(small) == 1:
-            yield from self._one(*small[0])
+            yield from self._one(small[0])
         elif small:
             yield from self._rewritten(small)
 
-    def _rewritten(self, found: list[tuple[BatchHeader, memoryview]]) -> Iterator[CopiedBatch]:
+    def _rewritten(self, found: list[_FoundBatch]) -> Iterator[CopiedBatch]:
         """Encode batches again as one, record by record, with the timestamps that consumers see."""
         writer = RecordWriter()
         offsets: list[int] = []
-        for header, batch in found:
+        for header, _, content in found:
             try:
-                for record in DefaultRecordBatch(bytes(batch)):
+                for record in DefaultRecordBatch(bytes(content)):
                     if record.offset >= self.position:
                         offsets.append(record.offset)
                         writer.add(record.timestamp, record.key, record.value, record.headers)
             except (CorruptRecordException, ValueError, RuntimeError) as error:
                 raise self._unreadable(header, error) from None
         if offsets:
-            size = sum(len(batch) for _, batch in found)
-            codec = _codec(found[0][0])
+            size = sum(len(each.batch) for each in found)
+            codec = _codec(found[0].header)
             yield CopiedBatch(writer.records(), offsets, codec, size, time.monotonic())
+
+    def _decompressed(self, header: BatchHeader, batch: memoryview) -> bytes:
+        """Return a batch without compression, for `_rewritten`; its length and CRC do not fit.
+
+        Raises:
+            CopyError: its records cannot be decompressed.
+        """
+        front = bytearray(batch[:HEADER_BYTES])
+        _INT16.pack_into(front, ATTRIBUTES_AT, header.attributes & ~CODEC_BITS)
+        return bytes(front) + self._unpacked(header, batch)
+
+    def _unpacked(self, header: BatchHeader, batch: memoryview) -> Buffer:
+        """Return a batch's records, decompressed.
+
+        Raises:
+            CopyError: they cannot be decompressed.
+        """
+        try:
+            return unpacked(header, batch)
+        except (ValueError, RuntimeError) as error:
+            raise self._unreadable(header, error) from None
 
     def _unreadable(self, header: BatchHeader, error: Exception) -> CopyError:
         return CopyError(

@@ -177,6 +177,23 @@ def test_small_batches_are_joined() -> None:
     assert batch.source_bytes == len(source)
 
 
+@pytest.mark.parametrize("codec", [None, *CODECS])
+def test_joined_batches_are_bounded_by_what_they_hold(codec: str | None) -> None:
+    """Of records that compress well, one joined batch had more than a hundred megabytes."""
+    records = [Record(offset, 5, None, bytes(7000), []) for offset in range(40)]
+    source = b"".join(batch_of(each.offset, each.offset, [each], codec=codec) for each in records)
+    batches = list(BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 40)))
+    assert [len(each.ids) for each in batches] == [18, 18, 4]
+    assert max(each.cost for each in batches) <= 128 << 10
+
+
+def test_a_small_batch_that_holds_much_is_copied_by_itself() -> None:
+    records = [Record(offset, 5, None, bytes(200_000 * (offset == 1)), []) for offset in range(4)]
+    source = b"".join(batch_of(each.offset, each.offset, [each], codec="zstd") for each in records)
+    batches = list(BatchTranslator("t-0", 0).batches(FetchedChunk(source, [], 4)))
+    assert [list(each.ids) for each in batches] == [[0], [1], [2, 3]]
+
+
 def test_records_without_a_timestamp_are_joined() -> None:
     """aiokafka gave those at the beginning of a batch the first timestamp that followed."""
     records = [
