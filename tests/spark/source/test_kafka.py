@@ -159,6 +159,9 @@ def test_sends_in_front_of_kafka_are_found_on_both_ports(
         given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "rows": "sends"}
         found = spark.read.format("pidlease").options(**given).load().collect()
         tables.append(sorted(tuple(row) for row in found))
+        in_order = sorted(found, key=lambda row: row.offset)
+        assert in_order[0].offset > 0, "a writer's marker comes first"
+        assert [row.read_from for row in in_order] == [0] + [None] * (len(found) - 1)
         by_pid = {pid: [row for row in found if row.pid == pid] for pid in {r.pid for r in found}}
         assert sorted(sum(row.records for row in sent) for sent in by_pid.values()) == [200, 200]
         for sent in by_pid.values():
