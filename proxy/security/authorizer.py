@@ -8,6 +8,9 @@ from proxy.security.audit_log import DENIED, AuditLog
 
 #: Cached decisions; when there are more, all are dropped.
 _DECISIONS_MAX: Final = 100_000
+#: The longest name that is remembered, longer than any of a topic or a producer: names that are
+#: only asked about, and refused, may be as long as a request.
+NOTED_NAME_MAX: Final = 256
 #: Transactional ids and names of producers that begin so are the server's own.
 OWN_PREFIX: Final = "pidlease/"
 #: The refusal of a batch. It does not show the name: readers of the log must not learn it by a PID.
@@ -84,6 +87,8 @@ class Authorizer:
         key = (caller, right)
         known = self._decisions.get(key)
         if known is None:
+            if len(right.name) > NOTED_NAME_MAX:
+                return self._decide(caller, right)
             if len(self._decisions) >= _DECISIONS_MAX:
                 self._decisions.clear()
             known = self._decisions[key] = self._decide(caller, right)

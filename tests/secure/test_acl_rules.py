@@ -20,7 +20,7 @@ from proxy.security.acls import (
     ResourceKind,
 )
 from proxy.security.audit_log import AuditLog
-from proxy.security.authorizer import Authorizer, Caller, Right
+from proxy.security.authorizer import NOTED_NAME_MAX, Authorizer, Caller, Right
 from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.kafka_acls import acl_in
 from tests.secure.secured import allow
@@ -184,6 +184,17 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         assert authorizer.allows(alice, Right(_OP.WRITE, _T, f"t{number}"))
     assert len(authorizer._decisions) <= 10
+
+
+def test_long_names_are_not_remembered() -> None:
+    """Once a client without any right filled the memory, with names as long as its requests."""
+    authorizer = _authorizer(allow("alice", _OP.WRITE, _T, "t"))
+    alice = Caller("User:alice", _HOST)
+    for number in range(100):
+        assert not authorizer.permits(alice, Right(_OP.WRITE, _T, f"{number}" + "x" * 1_000_000))
+    assert not authorizer._decisions
+    assert not authorizer.allows(alice, Right(_OP.WRITE, _T, "x" * NOTED_NAME_MAX))
+    assert len(authorizer._decisions) == 1
 
 
 def test_the_file_keeps_comments_and_entries(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 #: Coordinators that are remembered.
 _KNOWN_MAX: Final = 100_000
+#: The longest group or transactional id of which the coordinator is remembered.
+_KEY_MAX: Final = 512
 
 _log = Logger(__name__)
 
@@ -98,5 +100,6 @@ class Coordinators:
                 await self._cluster.refresh()
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            self._known[kind, key] = int(response.node_id)
+            if len(key) <= _KEY_MAX:
+                self._known[kind, key] = int(response.node_id)
         return response

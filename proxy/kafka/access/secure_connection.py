@@ -18,7 +18,7 @@ from proxy.kafka.access.metered_connection import MeteredConnection
 from proxy.kafka.access.request_rights import create_rights
 from proxy.kafka.access.sasl_login import LoggedIn, LoginState, SaslLogin
 from proxy.kafka.client_connection import Handler, Slot
-from proxy.security.authorizer import Caller
+from proxy.security.authorizer import NOTED_NAME_MAX, Caller
 from proxy.security.certificate_names import distinguished_name
 from proxy.security.security import ANONYMOUS, Security, principal_of
 
@@ -118,6 +118,12 @@ class SecureConnection(MeteredConnection):
             self.rights_version = version
             for each in noted:
                 each.clear()
+
+    @staticmethod
+    def note(noted: set[str], name: str) -> None:
+        """Note that the client has a right to a name, if the name is not too long."""
+        if len(name) <= NOTED_NAME_MAX:
+            noted.add(name)
 
     @override
     def may_create(self, topic: str) -> bool:

@@ -147,7 +147,7 @@ class Guard:
         if not self._authorizer.permits(caller_of(connection), right):
             return False
         secured.renew_rights(self._authorizer.version)
-        secured.may_write_to.add(topic)
+        secured.note(secured.may_write_to, topic)
         return True
 
     def may_use(self, connection: KafkaConnection, transactional_id: str) -> bool:
@@ -161,7 +161,7 @@ class Guard:
         if not self._authorizer.permits(caller_of(connection), right):
             return False
         secured.renew_rights(self._authorizer.version)
-        secured.may_write_as.add(transactional_id)
+        secured.note(secured.may_write_as, transactional_id)
         return True
 
 
@@ -279,7 +279,7 @@ class SecuredApis:
             if topic not in secured.may_read_from:
                 if not authorizer.allows(caller, Right(Operation.READ, ResourceKind.TOPIC, topic)):
                     return False
-                secured.may_read_from.add(topic)
+                secured.note(secured.may_read_from, topic)
         return True
 
     def _fetch(
