@@ -137,6 +137,19 @@ def name_right(name: str) -> Right:
     return Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, name)
 
 
+def may_see_name(name: str) -> bool:
+    """Whether the client may learn which PID has a producer's name."""
+    current = CALLER.get()
+    if current is None or current.authorizer is None:
+        return True
+    rights = (
+        name_right(name),
+        Right(Operation.DESCRIBE, ResourceKind.TRANSACTIONAL_ID, name),
+        Right(Operation.DESCRIBE, ResourceKind.CLUSTER),
+    )
+    return any(current.authorizer.allows(current.caller, each) for each in rights)
+
+
 def require_create(topic: str) -> None:
     """Check that the client may create a topic.
 

@@ -17,7 +17,7 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
-from proxy.http.current_caller import note_change, require_lease
+from proxy.http.current_caller import may_see_name, note_change, require_lease
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.model_response import model_response
@@ -76,7 +76,8 @@ class LeaseRoutes:
         wanted = LeaseWanted(**request.model_dump())
         ask = None if FORWARDED in raw.headers else self._owners.ask
         service = LeaseService(ready_engine(self._engine), [wanted], ask)
-        return model_response(_answer(await _leased(service, wanted)))
+        lease = await _leased(service, wanted)
+        return model_response(_answer(lease, names=FORWARDED in raw.headers))
 
     async def lease_batch(self, request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
@@ -111,7 +112,13 @@ async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
     return lease
 
 
-def _answer(lease: Lease) -> LeaseAnswer:
+def _answer(lease: Lease, *, names: bool = False) -> LeaseAnswer:
+    """Return a lease as the answer.
+
+    Parameters:
+        names: whether another server asks, which decides what its client may learn.
+    """
+    name = lease.name or ""
     return LeaseAnswer(
         topic=lease.topic,
         partition=lease.partition,
@@ -121,5 +128,5 @@ def _answer(lease: Lease) -> LeaseAnswer:
         sequence_number=lease.sequence_number,
         expire_ms=lease.expire_ms,
         resume_at=lease.resume_at,
-        name=lease.name or "",
+        name=name if names or not name or may_see_name(name) else "",
     )

@@ -397,3 +397,43 @@ async def test_browsers_may_ask_what_they_may_send(tmp_path: Path) -> None:
         response = await client.options("/v1/topics", headers=headers)
         assert response.status_code == 200
         assert (await client.options("/v1/topics")).status_code == 405
+
+
+async def test_a_name_is_shown_to_those_who_may_use_it(tmp_path: Path) -> None:
+    """Every consumer sees its PID in the log."""
+    acls = [
+        *(allow(each, _OP.READ, _T, "t") for each in ("alice", "bob")),
+        allow("alice", _OP.WRITE, _T, "t"), allow("alice", _OP.WRITE, _X, "loader"),
+        allow("bob", _OP.WRITE, _T, "other"),
+    ]  # fmt: skip
+    async with _api(tmp_path, _ACLS, *acls) as api:
+        await api.running.server.topics.create("t", 1, {})
+        named = {"topic": "t", "partition": 0, "name": "loader"}
+        async with api.client("alice") as alice:
+            lease = (await alice.post("/v1/leases", json=named)).json()
+            written = {"pid": lease["pid"], "generation": lease["generation"], "first_sequence": 0,
+                       "records": [{"value": "x"}]}  # fmt: skip
+            done = await alice.post("/v1/topics/t/partitions/0/records", json=written)
+            assert done.status_code == 200, done.text
+        for user, name in (("alice", "loader"), ("root", "loader"), ("bob", "")):
+            async with api.client(user) as client:
+                by_pid = {"topic": "t", "partition": 0, "pid": lease["pid"]}
+                answer = await client.post("/v1/leases", json=by_pid)
+                assert (answer.status_code, answer.json()["name"]) == (200, name), user
+                found = (await client.get("/v1/producers?topic=t")).json()["producers"]
+                assert [(each["pid"], each["name"]) for each in found] == [(lease["pid"], name)]
+                found = (await client.get("/v1/producers?topic=t&name=loader")).json()["producers"]
+                assert bool(found) == bool(name), user
+
+
+async def test_no_cache_serves_one_client_with_what_another_one_read(tmp_path: Path) -> None:
+    acls = [allow("alice", each, _T, "s") for each in (_OP.CREATE, _OP.WRITE, _OP.READ)]
+    async with _api(tmp_path, _ACLS, *acls) as api, api.client("alice") as alice:
+        text = {"Content-Type": "text/plain"}
+        assert (await alice.put("/v1/stream/s", headers=text)).status_code == 201
+        for _ in range(3):
+            assert (
+                await alice.post("/v1/stream/s", content=b"x" * 900_000, headers=text)
+            ).is_success
+        page = await alice.get("/v1/stream/s?offset=-1")
+        assert page.headers["Cache-Control"].startswith("private, max-age=")

@@ -35,7 +35,7 @@ from pidlease.storage.topics.stream_settings import (
     expires_ms,
     media_type,
 )
-from proxy.http.current_caller import count_batch, note_change, require
+from proxy.http.current_caller import CALLER, count_batch, note_change, require
 from proxy.http.errors import NotReadyError, refusal
 from proxy.http.openapi import refusals
 from proxy.http.prepared_append import PreparedAppend
@@ -91,8 +91,9 @@ from proxy.security.authorizer import Right
 #: How long a connection with server-sent events lasts: then caches may join the next ones.
 _EVENTS_SECONDS: Final = 60.0
 _METHODS: Final = ("DELETE", "GET", "HEAD", "POST", "PUT")
-#: Complete pages never change.
+#: Complete pages never change. Where clients log in, no cache may serve one with another's.
 _CACHED: Final = "public, max-age=60, stale-while-revalidate=300"
+_CACHED_BY_CLIENT: Final = "private, max-age=60, stale-while-revalidate=300"
 _NOT_CACHED: Final = "no-store"
 #: To be asked for again each time, with the ETag.
 _ASKED_AGAIN: Final = "no-cache"
@@ -570,9 +571,10 @@ class StreamRoutes:
             held.release()
             return Response(status_code=204, headers=headers | {"Cache-Control": _NOT_CACHED})
         is_passing = config.ttl_seconds is not None or bool(config.expires)
-        cached = _ASKED_AGAIN if up_to_date or is_passing else _CACHED
+        for_time = _CACHED if CALLER.get() is None else _CACHED_BY_CLIENT
+        cached = _ASKED_AGAIN if up_to_date or is_passing else for_time
         if query.live and not is_passing:
-            cached = _CACHED  # the cursor makes each request another one
+            cached = for_time  # the cursor makes each request another one
         headers["Cache-Control"] = _NOT_CACHED if query.offset is None else cached
         if query.offset is not None:
             suffix = ":c" if closed else ""
