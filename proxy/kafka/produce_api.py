@@ -330,7 +330,7 @@ class ProduceApi:
             if len(request.transactional_id.encode()) > _TRANSACTIONAL_ID_BYTES_MAX:
                 raise MalformedError("Produce: a transactional id that is too long")
             for index, part in parts:
-                self._pass(reply, index, part, request.transactional_id)
+                self._produce_transactional(reply, index, part, request.transactional_id)
             return
         if request.acks not in (-1, 0, 1) or request.transactional_id is not None:
             refusal = _refusal(request)
@@ -440,6 +440,16 @@ class ProduceApi:
         else:
             partition.refuse(pending, _foreign(pid))
         return True
+
+    def _produce_transactional(
+        self, reply: _Reply, index: int, part: PartitionData, transactional_id: str
+    ) -> None:
+        try:
+            self._check(part.data)
+        except _RefusedError as error:
+            reply.put(index, PartitionResponse(error.code.value, message=str(error)))
+        else:
+            self._pass(reply, index, part, transactional_id)
 
     async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
         """Set the results of unknown partitions, after a check of which of them exist."""

@@ -205,6 +205,12 @@ async def test_no_client_sends_as_another_servers_writer(
                 answer = await client.call(PRODUCE, 8, **request)
                 code = answer.responses[0].partition_responses[0].error_code.value
                 assert code == refused, server.kafka_port
+            # Behind a batch of the client's own in the same partition.
+            behind = bytes(make_batch([b"own"], pid=pid + 1, epoch=0, first=0)) + forged[0]
+            request = {**produced([(topic, 0, behind)]), "transactional_id": transactional_id}
+            answer = await client.call(PRODUCE, 8, **request)
+            code = answer.responses[0].partition_responses[0].error_code.value
+            assert code == _INVALID_RECORD
     for seq in range(1, 4):
         status, found = await asyncio.to_thread(post, two.b, topic, b"x", "p", seq)
         assert (status, found["duplicate"]) == (200, False)
