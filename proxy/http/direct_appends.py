@@ -48,7 +48,7 @@ def _place(path: str) -> tuple[str, int] | None:
 
 
 def is_foreign(scope: Mapping[str, Any]) -> bool:
-    """Whether a request is one of a web page: the framework checks its origin."""
+    """Whether a request is one of a web page, which has headers of its own in the response."""
     return b"origin" in [name for name, _ in scope["headers"]]
 
 

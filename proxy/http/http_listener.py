@@ -26,6 +26,7 @@ from proxy.http.direct_leases import DirectLeases
 from proxy.http.direct_pings import DirectPings
 from proxy.http.direct_reads import DirectReads
 from proxy.http.errors import add_handlers
+from proxy.http.foreign_pages import ForeignPages
 from proxy.http.lease_routes import LeaseRoutes
 from proxy.http.openapi import add_openapi
 from proxy.http.owner_requests import OwnerRequests
@@ -143,6 +144,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     wrap(app, partial(DirectStreams, routes=stream_routes, handlers=app.exception_handlers))
     wrap(app, partial(DirectLeases, leases=leases, handlers=app.exception_handlers))
     wrap(app, partial(DirectPings, engine=engine))
+    wrap(app, partial(ForeignPages, origins=origins))
 
     def close() -> None:
         records.close()
