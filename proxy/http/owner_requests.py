@@ -24,6 +24,7 @@ from pidlease.engine.member_pings import SilentError
 from pidlease.engine.named_leases import NameBusyError
 from pidlease.http_api.lease_messages import LeaseAnswer
 from pidlease.http_api.problems import Problem
+from pidlease.http_api.record_messages import WAIT_MS_MAX
 from proxy.http.errors import refusal
 from proxy.http.forwarding_headers import FORWARDED, marked_headers, sent_on_headers
 from proxy.http.request_memory import HeldBytes
@@ -47,6 +48,8 @@ _SENT_BACK: Final = ("content-type", "retry-after")
 _CONNECTIONS_MAX: Final = 200
 _KEPT_MAX: Final = 50
 _SECONDS: Final = 60.0
+#: A read may wait for records at the owner.
+_READ_SECONDS: Final = _SECONDS + WAIT_MS_MAX / 1000
 _CONNECT_SECONDS: Final = 5.0
 
 
@@ -117,8 +120,9 @@ class OwnerRequests:
         self._engine: Final = engine
         self._tls: Final = tls
         self._transport: Final = transport
-        #: By address. Each has connections of its own: one that hangs holds up no other.
-        self._clients: Final[dict[str, httpx.AsyncClient]] = {}
+        #: By address, and whether they are for reads. Each has connections of its own: an owner
+        #: that hangs holds up no other one, and reads that wait hold up no appends.
+        self._clients: Final[dict[tuple[str, bool], httpx.AsyncClient]] = {}
 
     async def close(self) -> None:
         """Close the connections to owners."""
@@ -255,7 +259,7 @@ class OwnerRequests:
         """
         import httpx  # noqa: PLC0415 - only several active servers need it
 
-        client = await self._connected(owner)
+        client = await self._connected(owner, reads=method == "GET")
         own = [(name.encode(), value.encode()) for name, value in sent_on_headers().items()]
         request = client.build_request(
             method, owner.http_url + target, content=body, headers=[*headers, *own]
@@ -282,8 +286,11 @@ class OwnerRequests:
         shared = None if engine is None else engine.shared_cluster
         return nullcontext() if shared is None else shared.pings.while_answering(member.node_id)
 
-    async def _connected(self, member: Member) -> "httpx.AsyncClient":
+    async def _connected(self, member: Member, *, reads: bool = False) -> "httpx.AsyncClient":
         """Return the connections to a member; close those to servers that are none any more.
+
+        Parameters:
+            reads: whether they are for reads.
 
         Raises:
             OwnerUnreachableError: only one of the two servers has TLS.
@@ -292,22 +299,23 @@ class OwnerRequests:
 
         if reason := other_tls(member, self._tls):
             raise OwnerUnreachableError(reason)
-        found = self._clients.get(member.http_url)
+        found = self._clients.get((member.http_url, reads))
         if found is not None:
             return found
         engine = self._engine()
         shared = None if engine is None else engine.shared_cluster
         members = () if shared is None else shared.view.members.values()
-        gone = self._clients.keys() - {each.http_url for each in members}
-        found = self._clients[member.http_url] = member_client(
+        known = {each.http_url for each in members}
+        gone = [each for each in self._clients if each[0] not in known]
+        found = self._clients[member.http_url, reads] = member_client(
             self._tls,
-            _SECONDS,
+            _READ_SECONDS if reads else _SECONDS,
             _CONNECT_SECONDS,
             limits=httpx.Limits(
                 max_connections=_CONNECTIONS_MAX, max_keepalive_connections=_KEPT_MAX
             ),
             transport=self._transport,
         )
-        for each in [self._clients.pop(url) for url in gone]:
+        for each in [self._clients.pop(key) for key in gone]:
             await each.aclose()
         return found

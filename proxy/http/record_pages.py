@@ -194,7 +194,8 @@ class Reads:
             self._waiting.discard(event)
 
     def _is_over(self, partition: Partition, left: asyncio.Task[None]) -> bool:
-        return self._closing or partition.gone or left.done()
+        # Another server may own it now: the next read is sent on there.
+        return self._closing or partition.gone or bool(partition.elsewhere) or left.done()
 
 
 def _check_there(partition: Partition) -> None:

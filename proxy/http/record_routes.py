@@ -152,8 +152,7 @@ class RecordRoutes:
             await self._or_create(topic, partial(self._partition, topic, partition))
         elif found.elsewhere:
             return await self._send_on(request, found.name)
-        outcome, identity, _ = await self._append(request, topic, partition)
-        return appended(outcome, identity)
+        return await self._appended(request, topic, partition)
 
     async def append_by_key(self, request: Request, topic: _Topic) -> Response:
         """Append records to the partition of their key, as Kafka's clients choose it.
@@ -161,8 +160,17 @@ class RecordRoutes:
         All records of a request have the same key. Without one, the partition is any.
         """
         await self._or_create(topic, partial(self._topic, topic))
+        return await self._appended(request, topic, None)
+
+    async def _appended(self, request: Request, topic: str, partition: int | None) -> Response:
+        """Append the records of a request; if another server owns the partition, there.
+
+        Parameters:
+            partition: None: it is chosen by the records' key, and named in the response.
+        """
         try:
-            return appended(*await self._append(request, topic, None))
+            outcome, identity, number = await self._append(request, topic, partition)
+            return appended(outcome, identity, number if partition is None else None)
         except _ElsewhereError as error:
             with HeldBytes(self.append_memory) as held:
                 held.more(len(error.body))
@@ -202,6 +210,8 @@ class RecordRoutes:
                 if partition is None:  # its key may have been sent elsewhere meanwhile
                     number = self._chosen(service, topic, batch, body)
                     found = service.engine.partition(topic, number) or found
+            if found.elsewhere:  # it was found, or moved, while the body arrived
+                raise _ElsewhereError(found.name, bytes(body))
             # The owner does both, if that is another server.
             require_name(service.name_of(batch.identity))
             count_batch(len(body), len(batch.data))

@@ -1,8 +1,10 @@
 """A request that another active server serves arrives there with all that makes it exact."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +19,7 @@ from pidlease.core.lease import LeaseWanted
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine.member_pings import MemberPings
 from pidlease.engine.named_leases import NameBusyError
+from pidlease.http_api.record_messages import WAIT_MS_MAX
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.http import owner_requests
 from proxy.http.current_caller import CALLER, HttpCaller
@@ -24,6 +27,9 @@ from proxy.http.forwarding_headers import CLIENT, FORWARDED, client_of
 from proxy.http.owner_requests import OwnerRequests
 from proxy.http.request_batch import _NAMES
 from proxy.security.authorizer import Caller
+from tests.http_api.appending import path_of
+from tests.http_api.serving import http
+from tests.servers.waiting import WAIT_S
 
 
 async def test_no_header_of_an_append_is_left_out() -> None:
@@ -186,3 +192,75 @@ async def test_a_request_to_an_owner_that_does_not_answer_pings_ends_at_once() -
         await ask()
     assert arrived.empty()
     await owners.close()
+
+
+async def test_reads_that_wait_hold_up_no_append() -> None:
+    """Once 200 of them used up the connections, and one of the longest wait got an error."""
+    free = asyncio.Event()
+    waiting: list[float] = []
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            waiting.append(request.extensions["timeout"]["read"])
+            await free.wait()
+        return httpx.Response(200, json={})
+
+    owner = SimpleNamespace(node_id=2, server="other", http_url="http://other:1")
+    view = SimpleNamespace(members={2: owner})
+    pings = MemberPings(1, None, lambda: None)
+    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
+    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
+
+    def sent(owners: OwnerRequests, method: str) -> asyncio.Task[Response]:
+        request = Request({
+            "type": "http", "method": method, "path": "/v1/topics/t/partitions/0/records",
+            "query_string": b"", "scheme": "http", "server": ("here", 1), "headers": [],
+        })  # fmt: skip
+        place = TopicPartition("t", 0)
+        return asyncio.create_task(owners.send_on(request, place, b"", ByteBudget(1 << 20)))
+
+    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
+    reads = [sent(owners, "GET") for _ in range(3)]
+    assert (await sent(owners, "POST")).status_code == 200
+    pools = {waits: client for (_, waits), client in owners._clients.items()}
+    assert pools[True] is not pools[False]
+    free.set()
+    assert [(await each).status_code for each in reads] == [200] * 3
+    assert min(waiting) > WAIT_MS_MAX / 1000
+    await owners.close()
+
+
+async def test_an_append_whose_partition_turns_out_to_be_another_servers(tmp_path: Path) -> None:
+    """It is sent on then, too; here nothing knows the owner, which is another error than 421."""
+    path, headers = path_of(), {"content-type": "application/octet-stream"}
+    async with http(tmp_path) as here:
+        await here.server.topics.create("t", 1, {})
+        partition = here.server.engine.partition("t", 0)
+        assert partition is not None
+
+        async def body() -> AsyncIterator[bytes]:
+            yield b"te"
+            partition.leave_to("server 2 owns it")
+            yield b"a"
+
+        meanwhile = await here.client.post(path, content=body(), headers=headers)
+        before = await here.client.post(path, content=b"tea", headers=headers)
+        for each in (meanwhile, before):
+            assert (each.status_code, each.json()["code"]) == (503, "append_failed")
+            assert "is being taken over" in each.json()["error"]
+
+
+async def test_a_read_that_waits_ends_when_its_partition_moves(tmp_path: Path) -> None:
+    """Once it waited on at the former owner, where no record came any more."""
+    async with http(tmp_path) as here:
+        await here.server.topics.create("t", 1, {})
+        partition = here.server.engine.partition("t", 0)
+        assert partition is not None
+        query = {"offset": 0, "wait_ms": WAIT_MS_MAX}
+        waits = asyncio.create_task(here.client.get(path_of(), params=query))
+        async with asyncio.timeout(WAIT_S):
+            while not partition._watchers:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.001)
+            partition.leave_to("server 2 owns it")
+            page = await waits
+        assert (page.status_code, page.json()["records"]) == (200, [])

@@ -113,7 +113,7 @@ SHARING: Final = (
     Mutant(
         "requests to an owner that hangs hold up those to others",
         "proxy/http/owner_requests.py",
-        "        found = self._clients.get(member.http_url)\n",
+        "        found = self._clients.get((member.http_url, reads))\n",
         "        found = next(iter(self._clients.values()), None)\n",
         ("tests/http_api/test_sent_on.py",),
     ),
