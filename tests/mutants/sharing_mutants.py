@@ -241,6 +241,20 @@ SHARING: Final = (
         ("tests/unit/log/test_kafka_log.py",),
     ),
     Mutant(
+        "a read waits on at a former owner",
+        "proxy/http/record_pages.py",
+        " or bool(partition.elsewhere) or left.done()\n",
+        " or left.done()\n",
+        ("tests/http_api/test_sent_on.py",),
+    ),
+    Mutant(
+        "an append is refused if the owner shows while its body arrives",
+        "proxy/http/record_routes.py",
+        "            if found.elsewhere:  # it was found",
+        "            if False:  # it was found",
+        ("tests/http_api/test_sent_on.py",),
+    ),
+    Mutant(
         "a slot that another server has owned in between still counts as owned",
         _SHARED,
         "slots.owners[slot] == self.node_id and slots.epochs[slot] == epoch\n",
