@@ -239,9 +239,9 @@ async def test_an_append_whose_partition_turns_out_to_be_another_servers(tmp_pat
         assert partition is not None
 
         async def body() -> AsyncIterator[bytes]:
-            yield b"te"
+            yield b"t"
             partition.leave_to("server 2 owns it")
-            yield b"a"
+            yield b"ea"
 
         meanwhile = await here.client.post(path, content=body(), headers=headers)
         before = await here.client.post(path, content=b"tea", headers=headers)
