@@ -29,6 +29,7 @@ from pidlease.kafka.codec.produce import (
     write_produce_response,
 )
 from pidlease.kafka.records.record_batch import (
+    HEADER_BYTES,
     MAGIC,
     BatchHeader,
     CorruptBatchError,
@@ -444,10 +445,14 @@ class ProduceApi:
     def _produce_transactional(
         self, reply: _Reply, index: int, part: PartitionData, transactional_id: str
     ) -> None:
+        # Only the first batch's producer id is looked at. Kafka checks the rest, and refuses what
+        # is shorter than a header.
         try:
-            self._check(part.data)
-        except _RefusedError as error:
-            reply.put(index, PartitionResponse(error.code.value, message=str(error)))
+            if len(part.data) >= HEADER_BYTES:
+                _check_form(read_header(part.data), len(part.data))
+        except InvalidBatchError as error:
+            code = ErrorCode.invalid_record.value
+            reply.put(index, PartitionResponse(code, message=str(error)))
         else:
             self._pass(reply, index, part, transactional_id)
 

@@ -14,8 +14,8 @@ from tests.http_api.appending import Door, door, listening
 from tests.servers.waiting import WAIT_S
 
 JSON: Final = ("content-type", "application/json")
-#: A web page of another origin, which the framework serves.
-_FOREIGN: Final = ("origin", "https://pages.example")
+#: A web page of this server, which the framework serves.
+_PAGE: Final = ("origin", "http://pidlease")
 #: What differs from one lease to the next.
 _OF_ITS_OWN: Final = ("generation", "expire_ms")
 
@@ -100,7 +100,7 @@ async def test_both_ways_give_the_same_responses(
     tmp_path: Path, framework_calls: Counter[str]
 ) -> None:
     given = {}
-    for way, more in (("direct", ()), ("framework", (_FOREIGN,))):
+    for way, more in (("direct", ()), ("framework", (_PAGE,))):
         async with door(tmp_path / way) as here:
             given[way] = [await _post(here, body, JSON, *more) for body in (*USUAL, *UNUSUAL)]
         if way == "direct":
