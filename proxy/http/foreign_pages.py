@@ -14,6 +14,8 @@ from pidlease.http_api.problems import Problem
 from proxy.http.errors import refusal
 
 _ANY: Final = "*"
+#: Of pages of this server, and of requests that no page sends: of an extension of the browser.
+_OWN_SITES: Final = ("same-origin", "none")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -46,5 +48,5 @@ class ForeignPages:
         # Host. It says so to https and to the machine itself only.
         site = headers.get("sec-fetch-site")
         if site is not None:
-            return site == "same-origin"
+            return site in _OWN_SITES
         return origin.partition("://")[2] == headers.get("host")

@@ -76,8 +76,7 @@ class LeaseRoutes:
         wanted = LeaseWanted(**request.model_dump())
         ask = None if FORWARDED in raw.headers else self._owners.ask
         service = LeaseService(ready_engine(self._engine), [wanted], ask)
-        lease = await _leased(service, wanted)
-        return model_response(_answer(lease, names=FORWARDED in raw.headers))
+        return model_response(_answer(await _leased(service, wanted)))
 
     async def lease_batch(self, request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
@@ -112,12 +111,7 @@ async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
     return lease
 
 
-def _answer(lease: Lease, *, names: bool = False) -> LeaseAnswer:
-    """Return a lease as the answer.
-
-    Parameters:
-        names: whether another server asks, which decides what its client may learn.
-    """
+def _answer(lease: Lease) -> LeaseAnswer:
     name = lease.name or ""
     return LeaseAnswer(
         topic=lease.topic,
@@ -128,5 +122,5 @@ def _answer(lease: Lease, *, names: bool = False) -> LeaseAnswer:
         sequence_number=lease.sequence_number,
         expire_ms=lease.expire_ms,
         resume_at=lease.resume_at,
-        name=name if names or not name or may_see_name(name) else "",
+        name=name if not name or may_see_name(name) else "",
     )

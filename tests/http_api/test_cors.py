@@ -53,6 +53,7 @@ def test_who_may_send(tmp_path: Path, origins: str, allowed: str | None) -> None
         ({"origin": "https://evil.example", "sec-fetch-site": "same-site"}, True),
         # Behind a load balancer that replaces Host.
         ({"origin": "https://public.example", "sec-fetch-site": "same-origin"}, False),
+        ({"origin": "chrome-extension://abc", "sec-fetch-site": "none"}, False),
         ({"origin": "http://public.example", "host": "public.example"}, False),
     ],
 )

@@ -418,8 +418,9 @@ async def test_a_name_is_shown_to_those_who_may_use_it(tmp_path: Path) -> None:
         for user, name in (("alice", "loader"), ("root", "loader"), ("bob", "")):
             async with api.client(user) as client:
                 by_pid = {"topic": "t", "partition": 0, "pid": lease["pid"]}
-                answer = await client.post("/v1/leases", json=by_pid)
-                assert (answer.status_code, answer.json()["name"]) == (200, name), user
+                for headers in ({}, {FORWARDED: "1"}):  # nothing proves that it is a server's
+                    answer = await client.post("/v1/leases", json=by_pid, headers=headers)
+                    assert (answer.status_code, answer.json()["name"]) == (200, name), user
                 found = (await client.get("/v1/producers?topic=t")).json()["producers"]
                 assert [(each["pid"], each["name"]) for each in found] == [(lease["pid"], name)]
                 found = (await client.get("/v1/producers?topic=t&name=loader")).json()["producers"]

@@ -101,7 +101,7 @@ class PidBlocks:
         if self._next is not None and (not self._left or self._taken_ms < self._old_before_ms):
             self._use(self._next)
             self._next = None
-        if self._left <= _PREFETCH_AT:
+        if self._left <= _PREFETCH_AT and self._next is None:
             self._prefetch()
         return self._left > 0
 
@@ -113,8 +113,7 @@ class PidBlocks:
         """
         self._old_before_ms = self._clock_ms() - self._lease_ms // _BLOCK_PART
         newest_ms = self._taken_ms if self._next is None else self._next.taken_ms
-        if newest_ms < self._old_before_ms and not self._fetching:
-            self._next = None
+        if newest_ms < self._old_before_ms:
             self._prefetch()
 
     def take(self) -> int:
@@ -146,7 +145,7 @@ class PidBlocks:
         self._taken_ms = block.taken_ms
 
     def _prefetch(self) -> None:
-        if self._fetching or self._next is not None:
+        if self._fetching:
             return
         self._fetching = True
         started = time.monotonic()

@@ -338,7 +338,7 @@ class ForwardedApis:
     def _knows_writers(self, partition: TopicPartition) -> bool:
         """Whether this server knows all ids of a partition's writers; only the owner does.
 
-        Kafka takes a writer's batch for a duplicate if a client has sent one with its numbers. The
+        To Kafka, a writer's batch is a duplicate if a client has sent one with its numbers. The
         batch would be acknowledged, and lost.
         """
         if self._engine.shared_cluster is None:

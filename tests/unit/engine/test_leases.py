@@ -201,6 +201,27 @@ async def test_an_active_server_leases_from_an_old_block_while_there_is_no_other
     assert bench.leases.blocks.ages.taken_ms(bench.leases.lease(Policy.STRICT)) == bench.now_ms
 
 
+async def test_what_is_left_for_leases_stays_while_there_is_no_other_block() -> None:
+    """Once the next block, taken ahead, was dropped when it was old, and leases ended with it."""
+    bench = Bench().start()
+    for _ in range(60):
+        bench.leases.lease(Policy.STRICT)
+    await settle()
+    before = bench.leases.blocks.left
+    assert before > 100, "it has the next block"
+    fault = bench.files.fail_next("fsync", count=3)
+    bench.now_ms += LEASE_MS
+    bench.leases.expire()
+    await settle()
+    assert fault.fired
+    assert bench.leases.blocks.left == before
+    bench.files._failures.clear()
+    bench.leases.expire()
+    await settle()
+    pid = bench.leases.lease(Policy.STRICT)
+    assert bench.leases.blocks.ages.taken_ms(pid) == bench.now_ms
+
+
 async def test_a_leased_pid_that_never_wrote_is_young_after_a_crash() -> None:
     bench = Bench().start()
     pids = bench.lease(100)
