@@ -151,15 +151,19 @@ class BatchTranslator:
 
     def _one(self, found: _FoundBatch) -> Iterator[CopiedBatch]:
         """Copy one batch as a whole, or encode it again."""
-        header, batch, _ = found
+        header, batch, content = found
         records: CopiedRecords | None = None
         if (
             not header.attributes & ~_PLAIN_BITS
             and header.records == header.last_offset_delta + 1
             and header.base_offset >= self.position
         ):
+            if content is batch:
+                payload = self._unpacked(header, batch)
+            else:
+                payload = memoryview(content)[HEADER_BYTES:]
             try:
-                records = with_identity(header, self._unpacked(header, batch))
+                records = with_identity(header, payload)
             except ValueError as error:
                 raise self._unreadable(header, error) from None
         if records is None:
