@@ -186,8 +186,9 @@ class KafkaStore(LogStore):
             except UpstreamError as error:
                 raise OSError(f"{name} cannot be read yet: {error}") from error
         self._writers.open_anew(name)
-        # Its former writers' ids are read meanwhile, so that no client waits for them later.
-        self._loop.call_soon_threadsafe(self._writers.knows, name)
+        if self._writers.learns:
+            # Its former writers' ids are read meanwhile, so that no client waits for them later.
+            self._loop.call_soon_threadsafe(self._writers.knows, name)
         log = KafkaPartitionLog(self._upstream, name, span, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
