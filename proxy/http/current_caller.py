@@ -137,17 +137,18 @@ def name_right(name: str) -> Right:
     return Right(Operation.WRITE, ResourceKind.TRANSACTIONAL_ID, name)
 
 
-def may_see_name(name: str) -> bool:
-    """Whether the client may learn which PID has a producer's name."""
+def shown_name(name: str | None) -> str:
+    """Return a producer's name if the client may learn which PID has it; otherwise nothing."""
     current = CALLER.get()
-    if current is None or current.authorizer is None:
-        return True
+    if not name or current is None or current.authorizer is None:
+        return name or ""
     rights = (
         name_right(name),
         Right(Operation.DESCRIBE, ResourceKind.TRANSACTIONAL_ID, name),
         Right(Operation.DESCRIBE, ResourceKind.CLUSTER),
     )
-    return any(current.authorizer.allows(current.caller, each) for each in rights)
+    known = any(current.authorizer.allows(current.caller, each) for each in rights)
+    return name if known else ""
 
 
 def require_create(topic: str) -> None:

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pidlease.http_api.problems import Problem
+from proxy.http.direct_appends import is_foreign
 from proxy.http.errors import refusal
 
 _ANY: Final = "*"
@@ -32,10 +33,10 @@ class ForeignPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        if scope["type"] == "http" and scope["method"] not in _READS:
+        if scope["type"] == "http" and scope["method"] not in _READS and is_foreign(scope):
             headers = Headers(scope=scope)
-            origin = headers.get("origin")
-            if origin is not None and not self._may_send(origin, headers):
+            origin = headers["origin"]
+            if not self._may_send(origin, headers):
                 text = f"a web page of {origin} sent the request; see the setting cors-origins"
                 await refusal(Problem.NOT_AUTHORIZED, text)(scope, receive, send)
                 return

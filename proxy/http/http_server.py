@@ -1,8 +1,8 @@
 """uvicorn's server, with connections that end where uvicorn's do not.
 
 - TLS handshakes are bounded and logged as those of Kafka clients.
-- A connection ends if its client does not read what was sent. A close alone would wait for the
-  client for ever.
+- A connection is cut if its client does not read what was sent. A close would wait for that, for
+  ever.
 """
 
 import asyncio

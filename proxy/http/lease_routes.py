@@ -17,7 +17,7 @@ from pidlease.http_api.lease_messages import (
     LeaseRequest,
 )
 from pidlease.http_api.problems import Problem
-from proxy.http.current_caller import may_see_name, note_change, require_lease
+from proxy.http.current_caller import note_change, require_lease, shown_name
 from proxy.http.errors import REFUSALS, problem_of, ready_engine
 from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.model_response import model_response
@@ -112,7 +112,6 @@ async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
 
 
 def _answer(lease: Lease) -> LeaseAnswer:
-    name = lease.name or ""
     return LeaseAnswer(
         topic=lease.topic,
         partition=lease.partition,
@@ -122,5 +121,5 @@ def _answer(lease: Lease) -> LeaseAnswer:
         sequence_number=lease.sequence_number,
         expire_ms=lease.expire_ms,
         resume_at=lease.resume_at,
-        name=name if not name or may_see_name(name) else "",
+        name=shown_name(lease.name),
     )

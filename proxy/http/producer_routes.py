@@ -17,7 +17,7 @@ from pidlease.engine.partition_lookup import find_partition, find_topic
 from pidlease.http_api.lease_messages import ProducerRow, ProducersAnswer, StoppedPartition
 from pidlease.http_api.problems import Problem
 from pidlease.kafka.codec.time_slices import TimeSlices
-from proxy.http.current_caller import may_see_name, note_change
+from proxy.http.current_caller import note_change, shown_name
 from proxy.http.errors import ready_engine
 from proxy.http.model_response import model_response
 from proxy.http.openapi import refusals
@@ -112,7 +112,7 @@ def producer_router(engine: Callable[[], Engine | None]) -> APIRouter:
 
 async def _pids_of(engine: Engine, name: str) -> list[int]:
     """Return the PID bound to a name, and the stand-in number of the name as a producer id."""
-    binding = await engine.naming.binding(name) if may_see_name(name) else None
+    binding = await engine.naming.binding(name) if shown_name(name) else None
     stands_in = engine.names.find(name)
     return [each for each in (binding.pid if binding else None, stands_in) if each is not None]
 
@@ -180,10 +180,9 @@ def _rows_of(
 def _row(engine: Engine, partition: Partition, pid: int, state: ProducerState) -> ProducerRow:
     policy = policy_of(pid)
     producer_id = engine.names.name(pid)
-    name = engine.naming.names.get(pid, "")
     return ProducerRow(
         pid=NO_PID if producer_id else pid,
-        name=producer_id or (name if may_see_name(name) else ""),
+        name=producer_id or shown_name(engine.naming.names.get(pid)),
         policy="" if policy is None else policy.name.lower(),
         topic=partition.name.topic,
         partition=partition.name.partition,

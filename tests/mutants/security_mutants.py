@@ -366,8 +366,8 @@ SECURITY: Final = (
     Mutant(
         "a name is shown to all who know its PID",
         "proxy/http/lease_routes.py",
-        'name if not name or may_see_name(name) else ""',
-        "name",
+        "name=shown_name(lease.name)",
+        'name=lease.name or ""',
         ("tests/secure/test_http_access.py",),
     ),
     Mutant(

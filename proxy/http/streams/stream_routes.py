@@ -571,10 +571,10 @@ class StreamRoutes:
             held.release()
             return Response(status_code=204, headers=headers | {"Cache-Control": _NOT_CACHED})
         is_passing = config.ttl_seconds is not None or bool(config.expires)
-        for_time = _CACHED if CALLER.get() is None else _CACHED_BY_CLIENT
-        cached = _ASKED_AGAIN if up_to_date or is_passing else for_time
-        if query.live and not is_passing:
-            cached = for_time  # the cursor makes each request another one
+        cached = _ASKED_AGAIN
+        # The cursor makes each live request another one.
+        if not is_passing and (query.live or not up_to_date):
+            cached = _CACHED if CALLER.get() is None else _CACHED_BY_CLIENT
         headers["Cache-Control"] = _NOT_CACHED if query.offset is None else cached
         if query.offset is not None:
             suffix = ":c" if closed else ""
