@@ -1,7 +1,7 @@
 """A request that another active server serves arrives there with all that makes it exact."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,34 @@ from tests.http_api.appending import path_of
 from tests.http_api.serving import http
 from tests.servers.waiting import WAIT_S
 
+_RECORDS = path_of()
+_OWNER = Member(2, "other:1", LOOPBACK, 1, "http://other:1", joined=2)
+
+
+def owned_elsewhere(
+    serve: Callable[[httpx.Request], Any], pings: MemberPings | None = None
+) -> OwnerRequests:
+    """A server of a cluster in which another one, `_OWNER`, owns all partitions.
+
+    Parameters:
+        serve: responds for the other one.
+    """
+    shared = SimpleNamespace(
+        node_id=1, owner_of=lambda _: _OWNER, view=SimpleNamespace(members={2: _OWNER}),
+        pings=pings or MemberPings(1, None, lambda: None),
+    )  # fmt: skip
+    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
+    return OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
+
+
+def request_of(
+    method: str, path: str = _RECORDS, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> Request:
+    return Request({
+        "type": "http", "method": method, "path": path, "query_string": b"", "scheme": "http",
+        "server": ("here", 1), "headers": [*headers],
+    })  # fmt: skip
+
 
 async def test_no_header_of_an_append_is_left_out() -> None:
     got: list[httpx.Request] = []
@@ -39,17 +67,9 @@ async def test_no_header_of_an_append_is_left_out() -> None:
         got.append(request)
         return httpx.Response(200, json={"offset": 0, "duplicate": False})
 
-    owner = SimpleNamespace(node_id=2, server="other", http_url="http://other:1")
-    view = SimpleNamespace(members={2: owner})
-    pings = MemberPings(1, None, lambda: None)
-    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
-    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
+    owners = owned_elsewhere(serve)
     given = dict.fromkeys(_NAMES, b"7")
-    request = Request({
-        "type": "http", "method": "POST", "path": "/v1/topics/t/partitions/0/records",
-        "query_string": b"", "scheme": "http", "server": ("here", 1), "headers": [*given.items()],
-    })  # fmt: skip
+    request = request_of("POST", headers=given.items())
     response = await owners.send_on(
         request, TopicPartition("t", 0), b"content", ByteBudget(1 << 20)
     )
@@ -69,21 +89,13 @@ async def test_the_client_is_named_where_its_rights_count() -> None:
         got.append(request)
         return httpx.Response(503)
 
-    owner = Member(2, "other:1", LOOPBACK, 1, "http://other:1", joined=2)
-    view = SimpleNamespace(members={2: owner})
-    pings = MemberPings(1, None, lambda: None)
-    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
-    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
-    request = Request({
-        "type": "http", "method": "PATCH", "path": "/v1/servers/2", "query_string": b"",
-        "scheme": "http", "server": ("here", 1), "headers": [(b"authorization", b"Basic secret")],
-    })  # fmt: skip
+    owners = owned_elsewhere(serve)
+    request = request_of("PATCH", "/v1/servers/2", [(b"authorization", b"Basic secret")])
     client = Caller("User:alice", "10.0.0.7")
     token = CALLER.set(HttpCaller(client, None, lambda _: None, lambda *_: None))
     try:
         await owners.send_on(request, TopicPartition("t", 0), b"", ByteBudget(1 << 20))
-        await owners.change(request, owner, {"draining": True})
+        await owners.change(request, _OWNER, {"draining": True})
         with pytest.raises(NameBusyError):
             await owners.ask(LeaseWanted("t", 0, pid=7))
     finally:
@@ -130,14 +142,8 @@ async def test_an_owner_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyP
         owners = OwnerRequests(lambda: engine)
 
         def send(number: int) -> "asyncio.Task[Response]":
-            request = Request({
-                "type": "http", "method": "GET", "path": "/", "query_string": b"",
-                "scheme": "http", "server": ("here", 1), "headers": [],
-            })  # fmt: skip
-            budget = ByteBudget(1 << 20)
-            return asyncio.create_task(
-                owners.send_on(request, TopicPartition("t", number), b"", budget)
-            )
+            place, budget = TopicPartition("t", number), ByteBudget(1 << 20)
+            return asyncio.create_task(owners.send_on(request_of("GET", "/"), place, b"", budget))
 
         hanging = [send(2) for _ in range(3)]
         await full.wait()
@@ -161,24 +167,15 @@ async def test_a_request_to_an_owner_that_does_not_answer_pings_ends_at_once() -
         await asyncio.Event().wait()
         raise AssertionError
 
-    owner = Member(2, "other:1", LOOPBACK, 1, "http://other:1", joined=2)
     pings = MemberPings(1, None, lambda: None)
-    pings.follow({2: owner}, (1, 2), 0)
-    shared = SimpleNamespace(
-        node_id=1, owner_of=lambda _: owner, view=SimpleNamespace(members={2: owner}), pings=pings
-    )
-    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(hang))
-    path = "/v1/topics/t/partitions/0/records"
-    request = Request({
-        "type": "http", "method": "GET", "path": path, "query_string": b"", "scheme": "http",
-        "server": ("here", 1), "headers": [],
-    })  # fmt: skip
+    pings.follow({2: _OWNER}, (1, 2), 0)
+    owners = owned_elsewhere(hang, pings)
+    request = request_of("GET")
     send = partial(owners.send_on, request, TopicPartition("t", 0), b"", ByteBudget(1 << 20))
     ask = partial(owners.ask, LeaseWanted("t", 0, pid=7))
 
     sent, asked = asyncio.create_task(send()), asyncio.create_task(ask())
-    assert {await arrived.get(), await arrived.get()} == {path, "/v1/leases"}
+    assert {await arrived.get(), await arrived.get()} == {_RECORDS, "/v1/leases"}
     pings.note_refusal(2)
     answer = await sent
     assert answer.status_code == 503
@@ -205,21 +202,11 @@ async def test_reads_that_wait_hold_up_no_append() -> None:
             await free.wait()
         return httpx.Response(200, json={})
 
-    owner = SimpleNamespace(node_id=2, server="other", http_url="http://other:1")
-    view = SimpleNamespace(members={2: owner})
-    pings = MemberPings(1, None, lambda: None)
-    shared = SimpleNamespace(node_id=1, owner_of=lambda _: owner, view=view, pings=pings)
-    engine = cast("Any", SimpleNamespace(shared_cluster=shared))
-
     def sent(owners: OwnerRequests, method: str) -> asyncio.Task[Response]:
-        request = Request({
-            "type": "http", "method": method, "path": "/v1/topics/t/partitions/0/records",
-            "query_string": b"", "scheme": "http", "server": ("here", 1), "headers": [],
-        })  # fmt: skip
-        place = TopicPartition("t", 0)
-        return asyncio.create_task(owners.send_on(request, place, b"", ByteBudget(1 << 20)))
+        place, budget = TopicPartition("t", 0), ByteBudget(1 << 20)
+        return asyncio.create_task(owners.send_on(request_of(method), place, b"", budget))
 
-    owners = OwnerRequests(lambda: engine, transport=httpx.MockTransport(serve))
+    owners = owned_elsewhere(serve)
     reads = [sent(owners, "GET") for _ in range(3)]
     assert (await sent(owners, "POST")).status_code == 200
     pools = {waits: client for (_, waits), client in owners._clients.items()}
@@ -232,7 +219,7 @@ async def test_reads_that_wait_hold_up_no_append() -> None:
 
 async def test_an_append_whose_partition_turns_out_to_be_another_servers(tmp_path: Path) -> None:
     """It is sent on then, too; here nothing knows the owner, which is another error than 421."""
-    path, headers = path_of(), {"content-type": "application/octet-stream"}
+    headers = {"content-type": "application/octet-stream"}
     async with http(tmp_path) as here:
         await here.server.topics.create("t", 1, {})
         partition = here.server.engine.partition("t", 0)
@@ -243,8 +230,8 @@ async def test_an_append_whose_partition_turns_out_to_be_another_servers(tmp_pat
             partition.leave_to("server 2 owns it")
             yield b"ea"
 
-        meanwhile = await here.client.post(path, content=body(), headers=headers)
-        before = await here.client.post(path, content=b"tea", headers=headers)
+        meanwhile = await here.client.post(_RECORDS, content=body(), headers=headers)
+        before = await here.client.post(_RECORDS, content=b"tea", headers=headers)
         for each in (meanwhile, before):
             assert (each.status_code, each.json()["code"]) == (503, "append_failed")
             assert "is being taken over" in each.json()["error"]
@@ -257,7 +244,7 @@ async def test_a_read_that_waits_ends_when_its_partition_moves(tmp_path: Path) -
         partition = here.server.engine.partition("t", 0)
         assert partition is not None
         query = {"offset": 0, "wait_ms": WAIT_MS_MAX}
-        waits = asyncio.create_task(here.client.get(path_of(), params=query))
+        waits = asyncio.create_task(here.client.get(_RECORDS, params=query))
         async with asyncio.timeout(WAIT_S):
             while not partition._watchers:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.001)
