@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,18 +76,14 @@ def test_the_coordinator_is_killed(cluster: KafkaCluster, tmp_path: Path, protoc
             make(cluster, topic, _PARTITIONS, min_insync_replicas="2")
             member = _Member(server.bootstrap, group, protocol, topic)
             member.thread.start()
-            killed: list[KafkaServer] = []
             kill_at = _COUNT - random.randrange(1, 2 * _BATCH)
-            killer = threading.Thread(
-                target=_kill_the_coordinator, args=(cluster, group, member, kill_at, killed)
-            )
-            killer.start()
-            _produce(cluster.bootstrap, topic)
-            member.thread.join(WAIT_S)
-            killer.join(WAIT_S)
+            with ThreadPoolExecutor(1) as pool:
+                killing = pool.submit(_kill_the_coordinator, cluster, group, member, kill_at)
+                _produce(cluster.bootstrap, topic)
+                member.thread.join(WAIT_S)
+                killed = killing.result(2 * WAIT_S)
             assert not member.thread.is_alive(), f"{len(member.read)} read, {member.errors}"
-            assert killed, "no coordinator was killed"
-            killed[0].start()
+            killed.start()
             in_sync(cluster, topic, 3)
             print(f"slowest commit {member.slowest_s:.1f} s, errors {dict(member.errors)}")
             assert not member.errors.keys() - _PASSING
@@ -118,20 +115,21 @@ def _produce(bootstrap: str, topic: str) -> None:
 
 
 def _kill_the_coordinator(
-    cluster: KafkaCluster, group: str, member: _Member, at: int, killed: list[KafkaServer]
-) -> None:
+    cluster: KafkaCluster, group: str, member: _Member, at: int
+) -> KafkaServer:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     while len(member.read) < at and member.thread.is_alive():
         time.sleep(0.005)
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+    while True:
         try:
             found = admin.describe_consumer_groups([group])[group].result(WAIT_S)
+            break
         except KafkaException:
+            if time.monotonic() > deadline:
+                raise
             time.sleep(0.05)
-            continue
-        port = str(found.coordinator.port)
-        node = next(each for each in cluster.nodes if each.bootstrap.endswith(f":{port}"))
-        node.process.kill9()
-        killed.append(node)
-        return
+    port = found.coordinator.port
+    node = next(each for each in cluster.nodes if each.bootstrap.endswith(f":{port}"))
+    node.process.kill9()
+    return node
