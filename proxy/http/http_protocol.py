@@ -1,4 +1,4 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with five corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with six corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
@@ -9,12 +9,15 @@
 - uvicorn refuses a malformed request at once, before it has served those that came before it on the
   connection. Here the refusal waits for their responses.
 - uvicorn accepts any number of connections. Here they have a limit.
+- uvicorn keeps all requests that arrive ahead of their turn, and reads on after each response. Here
+  few of them are parsed at a time, and no more is read while there are some.
 
 Small appends do without uvicorn's task for each request: they are submitted when their bodies have
 arrived, also those that follow others that were, and their responses go in the order of requests.
 """
 
 from asyncio import AbstractEventLoop, Task, TimerHandle, Transport, current_task
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +32,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from typing_extensions import override
 from uvicorn import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -52,8 +56,11 @@ HEAD_BYTES_MAX: Final = 64 << 10
 _IDLE_SECONDS: Final = 75
 #: How long the first request may take to begin, and a head to arrive.
 _HEAD_SECONDS: Final = 30
-#: How many requests of one connection are submitted, and not answered.
+#: How many requests of one connection are submitted, and not answered. While more wait, no more is
+#: parsed.
 _SUBMITTED_MAX: Final = 64
+#: The bytes that are parsed at a time: a short request takes 80 times its bytes.
+_PARSED_BYTES: Final = 16 << 10
 #: How long the protocol waits for a small body; then a task reads it, with its limit of time.
 _BODY_SECONDS: Final = 0.02
 #: How long a stop waits for an idle client to end TLS. One that does not read does not respond.
@@ -65,6 +72,19 @@ _TOO_MANY: Final[Any] = refusal(
 )
 
 _log = structlog.get_logger(__name__)
+
+
+class _Flow(FlowControl):
+    """Reads no more while requests wait that have arrived."""
+
+    def __init__(self, transport: Transport, is_full: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._is_full: Final = is_full
+
+    @override
+    def resume_reading(self) -> None:
+        if not self._is_full():
+            super().resume_reading()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -83,6 +103,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         #: The bytes since the end of the last head, or the last part of a body.
         self._head_bytes = 0
+        #: What has arrived and is not parsed: too many requests wait.
+        self._unparsed: memoryview | bytes = b""
         #: The request that is answered next.
         self._served: RequestResponseCycle | None = None
         #: The request that is being received; None: its head is not complete.
@@ -116,6 +138,7 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(transport, self._is_full)
         self._accepting = None
         if self._port is not None and self not in self._port.connections:
             transport.abort()  # it was refused, or gave way
@@ -125,8 +148,39 @@ class HttpProtocol(HttpToolsProtocol):
         if certificate:
             self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
 
+    def _is_full(self) -> bool:
+        """Whether too many requests wait to have more of them parsed."""
+        return bool(self._unparsed) or len(self.pipeline) > _SUBMITTED_MAX
+
     @override
     def data_received(self, data: bytes) -> None:
+        if self._unparsed:
+            self._unparsed = b"".join((self._unparsed, data))  # some transports had it already
+        elif len(data) <= _PARSED_BYTES and not self.pipeline:
+            self._take(data)
+        else:
+            self._take_parts(data)
+
+    def _take_parts(self, data: memoryview | bytes) -> None:
+        """Parse what has arrived, as long as few requests wait."""
+        data = memoryview(data)
+        for at in range(0, len(data), _PARSED_BYTES):
+            if self._is_full():
+                self._unparsed = data[at:]
+                self.flow.pause_reading()
+                return
+            self._take(data[at : at + _PARSED_BYTES])
+
+    def _take_rest(self) -> None:
+        """Go on with what has arrived."""
+        rest, self._unparsed = self._unparsed, b""
+        if self.transport.is_closing():
+            return
+        self._take_parts(rest)
+        self.flow.resume_reading()
+
+    def _take(self, data: memoryview | bytes) -> None:
+        """Parse what has arrived, if nothing malformed came before."""
         if self._refusal is not None:
             return
         self._head_bytes += len(data)
@@ -146,7 +200,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: memoryview | bytes) -> None:
         """Parse what has arrived, and ignore offers of other protocols.
 
         Raises:
@@ -180,7 +234,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = None
         if self.transport.is_closing() or self._refusal is not None:
             return
-        if self._head_bytes:
+        if self.flow.read_paused:  # it is not the client who is late
+            self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
+        elif self._head_bytes:
             self.send_400_response(f"The request's head did not arrive within {_HEAD_SECONDS} s.")
         else:
             self.transport.close()
@@ -207,6 +263,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         is_last = not self.pipeline
         super().on_response_complete()
+        if self._unparsed and len(self.pipeline) == _SUBMITTED_MAX:
+            self.loop.call_soon(self._take_rest)
         if is_last and self._port is not None and not self.transport.is_closing():
             self._port.rested(self)
         served = self._served

@@ -32,8 +32,9 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.topics.topic_settings import (
     SettingError,
-    change_of_own,
+    change_by_client,
     change_of_shared,
+    given_at_creation,
     settings_in_force,
 )
 from pidlease.storage.topics.topic_store import Topic
@@ -170,7 +171,7 @@ def topic_router(
         require_create(request.name)
         current, admin = ready(), ready_topics(topic_admin)
         await changes.make(
-            admin.create(request.name, request.partitions, request.settings),
+            admin.create(request.name, request.partitions, given_at_creation(request.settings)),
             "CREATE_TOPIC",
             f"TOPIC:{request.name}",
         )
@@ -195,7 +196,7 @@ def topic_router(
         current = ready()
         await find_topic(current, topic)
         await changes.make(
-            current.change_topic(topic, change_of_own(request.root)),
+            current.change_topic(topic, change_by_client(request.root)),
             "ALTER_CONFIGS",
             f"TOPIC:{topic}",
         )

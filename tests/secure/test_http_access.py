@@ -349,6 +349,26 @@ async def test_a_fork_needs_the_right_to_read_its_source(tmp_path: Path) -> None
         assert (await client.put("/v1/stream/fork", headers=headers)).status_code == 201
 
 
+async def test_no_setting_makes_a_fork(tmp_path: Path) -> None:
+    """Once a client read any stream so: as the fork that its own topic seemed to be."""
+    own = [allow("alice", each, _T, "mine") for each in (_OP.CREATE, _OP.READ, _OP.ALTER_CONFIGS)]
+    async with _api(tmp_path, _ACLS, *own) as api, api.client("alice") as client:
+        async with api.client("root") as root:
+            text = {"Content-Type": "text/plain"}
+            made = await root.put("/v1/stream/source", headers=text, content=b"secret")
+            assert made.status_code == 201
+        plain = {"pidlease.stream.type": "text/plain"}
+        fork = {"pidlease.stream.source": "source", "pidlease.stream.fork": "1 - 0"}
+        new = {"name": "mine", "partitions": 1, "settings": plain | fork}
+        for settings, status in ((plain | fork, 400), (plain, 201)):
+            made = await client.post("/v1/topics", json={**new, "settings": settings})
+            assert made.status_code == status
+        for change in (fork, {"pidlease.stream.deleted": "1"}):
+            changed = await client.patch("/v1/topics/mine/settings", json=change)
+            assert (changed.status_code, changed.json()["code"]) == (400, "invalid_setting")
+        assert (await client.get("/v1/stream/mine?offset=-1")).content == b""
+
+
 async def test_leases(tmp_path: Path) -> None:
     see = allow("alice", _OP.DESCRIBE, _T, "t")
     name = allow("alice", _OP.WRITE, _X, "mine")

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 from pidlease.testing.loopback_ports import LOOPBACK
@@ -32,6 +34,8 @@ from tests.streams.stream_client import (
     read_json,
     send,
 )
+
+_library: Any = kafka_admin
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +213,63 @@ def _live_through(server: PidleaseServer, name: str) -> bool:
     until(lambda: send(server, "HEAD", one).status == 404, "the source to go")
     assert send(server, "HEAD", two).status == 404
     return died
+
+
+def test_a_fork_is_one_of_the_topic_that_was_its_source(server: PidleaseServer) -> None:
+    """Once a fork showed the records of a later stream that had its source's name."""
+    assert send(server, "PUT", "origin", "old", TEXT).status == 201
+    fork = {"Stream-Forked-From": "/v1/stream/origin"}
+    assert send(server, "PUT", "descendant", b"", fork).status == 201
+    assert read_all(server, "descendant") == b"old"
+    assert ask(server, "DELETE", "/v1/topics/origin")[0] == 204
+    assert send(server, "PUT", "origin", "new", TEXT).status == 201
+    assert send(server, "GET", "descendant?offset=-1").status == 404
+    assert send(server, "DELETE", "origin").status == 204
+    assert send(server, "PUT", "origin", "newer", TEXT).status == 201
+
+
+def test_kafkas_tools_leave_a_fork_alone(server: PidleaseServer) -> None:
+    """Settings that say whose records a stream has are not for clients."""
+    assert send(server, "PUT", "above", "1", TEXT).status == 201
+    fork = {"Stream-Forked-From": "/v1/stream/above"}
+    assert send(server, "PUT", "below", b"", fork).status == 201
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+
+    def change(name: str, value: str, operation: object) -> None:
+        entry = _library.ConfigEntry(name, value, incremental_operation=operation)
+        resource = _library.ConfigResource(
+            _library.ResourceType.TOPIC, "below", incremental_configs=[entry]
+        )
+        for each in admin.incremental_alter_configs([resource]).values():
+            each.result(WAIT_S)
+
+    for name, operation in (
+        ("pidlease.stream.source", _library.AlterConfigOpType.SET),
+        ("pidlease.stream.source", _library.AlterConfigOpType.DELETE),
+        ("pidlease.stream.deleted", _library.AlterConfigOpType.SET),
+    ):
+        with pytest.raises(KafkaException) as refused:
+            change(name, "1", operation)
+        assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+    change("pidlease.stream.ttl", "3600", _library.AlterConfigOpType.SET)
+    new = _library.NewTopic("beside", 1, config={"pidlease.stream.source": "above"})
+    with pytest.raises(KafkaException):
+        admin.create_topics([new])["beside"].result(WAIT_S)
+    # The old request names all settings anew.
+    old = _library.ConfigResource(
+        _library.ResourceType.TOPIC, "below", {"pidlease.stream.type": "text/plain"}
+    )
+    with pytest.deprecated_call():
+        admin.alter_configs([old])[old].result(WAIT_S)
+    assert read_all(server, "below") == b"1"
+
+
+def test_a_stream_runs_no_script_in_a_browser(server: PidleaseServer) -> None:
+    """It would act for the user who opens it, with the login that the browser keeps."""
+    html = {"Content-Type": "text/html"}
+    assert send(server, "PUT", "page", "<script>1</script>", html).status == 201
+    policy = send(server, "GET", "page?offset=-1").headers["Content-Security-Policy"]
+    assert policy == "sandbox; default-src 'none'"
 
 
 # ------------------------------------------------------------------ races, and what is bounded

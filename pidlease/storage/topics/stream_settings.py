@@ -15,6 +15,8 @@ STREAM_EXPIRES: Final = "pidlease.stream.expires"
 STREAM_INITIAL: Final = "pidlease.stream.initial"
 #: The topic of the stream that this one is forked from.
 STREAM_SOURCE: Final = "pidlease.stream.source"
+#: The id of that topic: a later one of its name has another.
+STREAM_SOURCE_ID: Final = "pidlease.stream.source-id"
 #: The fork: the offset of its first own record, and the offset and the sub-offset that its request
 #: had, separated by blanks; `-` stands for none.
 STREAM_FORK: Final = "pidlease.stream.fork"
@@ -28,9 +30,14 @@ STREAM_SETTINGS: Final[Mapping[str, str]] = {
     STREAM_EXPIRES: "When a stream expires (RFC 3339).",
     STREAM_INITIAL: "1: a stream exists when it has its first record.",
     STREAM_SOURCE: "The topic of the stream that a stream is forked from.",
+    STREAM_SOURCE_ID: "The id of that topic.",
     STREAM_FORK: "The offset of a fork's first own record, and where its request asked for it.",
     STREAM_DELETED: "1: a stream is deleted, and kept because of its forks.",
 }
+
+#: Those that clients cannot change: they give a stream the records of another topic, or keep its
+#: own for other streams. Requests to streams set them, which need the rights to both topics.
+OF_FORKS: Final = (STREAM_SOURCE, STREAM_SOURCE_ID, STREAM_FORK, STREAM_DELETED)
 
 _TYPE: Final = re.compile(r"[!-~]+/[!-~]+(; ?[ !-~]+)?")
 _TTL: Final = re.compile(r"0|[1-9][0-9]{0,14}")
@@ -49,6 +56,7 @@ class StreamConfig(NamedTuple):
         expires: as its creator wrote it; empty: never.
         initial: whether it exists only when its partition has a record.
         source: the topic of the stream that it is forked from; empty: it is no fork.
+        source_id: that topic's id; empty: the fork was made by a version that did not store it.
         base: the offset of the first record of its partition.
         fork: the offset and the sub-offset of the request, as `STREAM_FORK` has them.
         deleted: whether it is deleted, and kept because of its forks.
@@ -59,6 +67,7 @@ class StreamConfig(NamedTuple):
     expires: str
     initial: bool
     source: str
+    source_id: str
     base: int
     fork: str
     deleted: bool
@@ -92,6 +101,7 @@ def stream_config(own: Mapping[str, str]) -> StreamConfig | None:
         own.get(STREAM_EXPIRES, ""),
         STREAM_INITIAL in own,
         own.get(STREAM_SOURCE, ""),
+        own.get(STREAM_SOURCE_ID, ""),
         int(base),
         fork,
         STREAM_DELETED in own,

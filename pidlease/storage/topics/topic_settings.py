@@ -13,7 +13,7 @@ from pidlease.core.pid import Policy
 from pidlease.core.rules import RULES
 from pidlease.core.topic_policy import NO_PID, TopicPolicy
 from pidlease.storage.topics import stream_settings
-from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
+from pidlease.storage.topics.stream_settings import OF_FORKS, STREAM_SETTINGS
 from pidlease.storage.topics.topic_store import Topic
 
 #: Returns the new settings for the former ones.
@@ -111,6 +111,17 @@ def check_settings(overrides: Mapping[str, str]) -> None:
             raise SettingError(name, f"{name} cannot be {short(overrides[name])}")
     config_of(Topic("-", "", 1, dict(overrides)), LogConfig())
     policy_in_force(overrides, {})
+
+
+def check_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Check that a client's change of a topic's own settings leaves those that are not for clients.
+
+    Raises:
+        SettingError: one would be changed.
+    """
+    for name in OF_FORKS:
+        if before.get(name) != after.get(name):
+            raise SettingError(name, f"{name} is set by requests to streams only")
 
 
 def check_shared(settings: Mapping[str, str]) -> None:
@@ -245,6 +256,31 @@ def change_of_own(given: Mapping[str, str | None]) -> SettingsChange:
     The change raises SettingError for an unknown name or an invalid value.
     """
     return partial(_merged, given, TOPIC_SETTINGS, check_settings)
+
+
+def change_by_client(given: Mapping[str, str | None]) -> SettingsChange:
+    """Return a client's change of a topic's own settings; the value None removes one.
+
+    The change raises SettingError for an unknown name, an invalid value, or a setting that is not
+    for clients.
+    """
+
+    def change(before: dict[str, str]) -> dict[str, str]:
+        after = change_of_own(given)(before)
+        check_change(before, after)
+        return after
+
+    return change
+
+
+def given_at_creation(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings that a client gives a new topic, if all are for clients.
+
+    Raises:
+        SettingError: one is not for clients.
+    """
+    check_change({}, given)
+    return given
 
 
 def change_of_shared(given: Mapping[str, str | None]) -> SettingsChange:

@@ -29,7 +29,6 @@ from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.stream_settings import (
     STREAM_DELETED,
-    STREAM_SOURCE,
     StreamConfig,
     expires_ms,
     stream_config,
@@ -244,18 +243,25 @@ class StreamCatalog:
         spans = [Span(stream.partition, stream.config.base, stream.tail)]
         while stream.config.source:
             base = spans[0].base
-            source = self.topic_stream(stream.config.source)
+            source = self._source_of(stream.config)
             if source is None or len(spans) > _CHAIN_MAX:
                 raise UnknownStreamError("a stream that this one is forked from is not there")
             spans.insert(0, Span(source.partition, source.config.base, base))
             stream = source
         return [each for each in spans if each.base < each.end or each is spans[-1]]
 
+    def _source_of(self, config: StreamConfig) -> Stream | None:
+        """Return the stream that a fork inherits from; None: it is gone, whatever has its name."""
+        source = self.topic_stream(config.source)
+        if source is None or config.source_id not in {"", source.topic.topic_id}:
+            return None
+        return source
+
     def depth(self, stream: Stream) -> int:
         """Return of how many streams a stream is a fork of a fork."""
         count = 0
         while stream.config.source and count <= _CHAIN_MAX:
-            source = self.topic_stream(stream.config.source)
+            source = self._source_of(stream.config)
             if source is None:
                 break
             stream, count = source, count + 1
@@ -358,14 +364,17 @@ class StreamCatalog:
         self._forks.clear()
         self._passing.clear()
         for name, topic in engine.topics.items():
-            own = topic.overrides
-            if STREAM_SOURCE in own:
-                self._forks[own[STREAM_SOURCE]] += 1
-            config = stream_config(own)
+            config = stream_config(topic.overrides)
+            if config is not None and config.source:
+                self._count_fork(engine.topics.get(config.source), config)
             if config is not None and (
                 config.ttl_seconds is not None or config.expires or config.deleted or config.initial
             ):
                 self._passing.append(name)
+
+    def _count_fork(self, source: Topic | None, config: StreamConfig) -> None:
+        if source is None or config.source_id in {"", source.topic_id}:
+            self._forks[config.source] += 1
 
     # ------------------------------------------------------------------ removing what is over
 

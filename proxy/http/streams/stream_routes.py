@@ -31,6 +31,7 @@ from pidlease.storage.topics.stream_settings import (
     STREAM_FORK,
     STREAM_INITIAL,
     STREAM_SOURCE,
+    STREAM_SOURCE_ID,
     STREAM_TYPE,
     expires_ms,
     media_type,
@@ -97,10 +98,13 @@ _CACHED_BY_CLIENT: Final = "private, max-age=60, stale-while-revalidate=300"
 _NOT_CACHED: Final = "no-store"
 #: To be asked for again each time, with the ETag.
 _ASKED_AGAIN: Final = "no-cache"
-#: The headers of all responses: browsers neither guess a type, nor keep other origins out.
+#: The headers of all responses: browsers neither guess a type, nor keep other origins out. And a
+#: stream that a browser shows as a page runs no script: anybody may have written it, and it would
+#: act for the user who opens it.
 SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"cross-origin"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
 )
 #: What ends a stream of events; the client's next request gets the error.
 _ENDS: Final = (
@@ -252,7 +256,11 @@ class StreamRoutes:
             source = await self._source(wanted)
             inherited = source.topic.overrides
             base, forked = await self._fork_at(source, wanted)
-            settings = {STREAM_SOURCE: wanted.source, STREAM_FORK: f"{base} {wanted.fork}"}
+            settings = {
+                STREAM_SOURCE: wanted.source,
+                STREAM_SOURCE_ID: source.topic.topic_id,
+                STREAM_FORK: f"{base} {wanted.fork}",
+            }
         settings |= wanted.settings(inherited)
         is_json = media_type(settings[STREAM_TYPE]) == "application/json"
         values = [*forked, *_values(body, is_json=is_json)]

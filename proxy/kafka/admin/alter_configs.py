@@ -16,7 +16,8 @@ from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import TimeSlices, counted
 from pidlease.storage.errors import LogError
-from pidlease.storage.topics.topic_settings import check_shared
+from pidlease.storage.topics.stream_settings import OF_FORKS
+from pidlease.storage.topics.topic_settings import check_change, check_shared
 from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
 from proxy.kafka.admin.config_entries import (
@@ -122,6 +123,7 @@ class AlteringApi:
         def changed(own: dict[str, str]) -> dict[str, str]:
             current = _Current(resource, self._settings, engine.all_topics_settings)
             new = change(current, own)
+            check_change(own, new)
             self._check_settings(new)
             return new
 
@@ -208,9 +210,9 @@ def _list_changed(setting: Setting, before: str, operation: Operation, value: st
 
 
 def _all_replaced(current: _Current, own: dict[str, str]) -> dict[str, str]:
-    del own
     given = [(each.name, each.value) for each in current.resource.configs]
-    return own_settings(given, current.settings)
+    kept = {name: own[name] for name in OF_FORKS if name in own}
+    return kept | own_settings(given, current.settings)
 
 
 # ---------------------------------------------------------------------- errors

@@ -20,6 +20,7 @@ from pidlease.engine.engine import (
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
 from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
+from pidlease.storage.topics.topic_settings import check_change
 from pidlease.storage.topics.topic_store import Topic, illegal_name
 from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
@@ -90,6 +91,7 @@ class CreatingApi:
         try:
             given = [(config.name, config.value) for config in asked.configs]
             own = own_settings(given, self._settings)
+            check_change({}, own)
             self._check_settings(own)
         except (UnfitSettingError, ValueError) as error:
             return None, Verdict(ErrorCode.invalid_config, str(error))
