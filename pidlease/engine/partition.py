@@ -168,6 +168,7 @@ class Partition:
             return
         gate = self.gate
         if gate is not None and gate.holds(pending):
+            self._park_at(gate, pending, read)
             return
         if pid <= 0 or not self.judging:
             pending.pid = 0
@@ -178,13 +179,13 @@ class Partition:
             self._reject(pending, None, Outcome(Status.MALFORMED, reason=no_policy(pid)))
             return
         if self._lookup is not None and not read.pid_blocks and self._lookup.holds(pid):
-            self._look_up(rules, pending, read)
+            self._look_up(pending, read)
             return
         in_flight = self._in_flight.get(pid)
         if self._shared and not read.log:
             reading = self._appends.catch_up_for(pid, in_flight=in_flight is not None)
             if reading is not None:
-                self._wait_for(reading, rules, pending, read._replace(log=True))
+                self._wait_for(reading, pending, read._replace(log=True))
                 return
         batch = pending.batch
         state = self._pushed[pid] if in_flight is not None else self.table.states.get(pid)
@@ -192,13 +193,13 @@ class Partition:
         failed = self._failed if self._failed.by_pid else None
         if failed is not None and failed.holds(pid, batch, verdict, known=state is not None):
             # Another server may have stored the failed one meanwhile, and this one's predecessors.
-            if not self._reads_on(rules, pending, read):
+            if not self._reads_on(pending, read):
                 self._reject(pending, rules.policy, after_failed(failed.first(pid)))
         elif verdict.kind is not Kind.ADMIT:
             if verdict.kind in _HEARSAY and self._puts_off(rules, verdict, pending, read):
                 return
             self._refuse(rules, pending, verdict)
-        elif gate is not None and self._is_kept_out(gate, pending):
+        elif gate is not None and self._is_kept_out(gate, pending, read):
             pass  # it has its outcome, or waits
         elif state is None and not self._leases.adopt(pid, self):
             self._no_slot(rules, pending)
@@ -216,9 +217,12 @@ class Partition:
         if self.gate is None or not self._is_kept_out(self.gate, pending):
             self._appends.push(pending)
 
-    def _is_kept_out(self, gate: StreamGate, pending: Pending) -> bool:
+    def _is_kept_out(
+        self, gate: StreamGate, pending: Pending, read: AlreadyRead = _NOTHING_READ
+    ) -> bool:
         """Return whether a stream does not admit a batch, or not yet."""
         if gate.holds(pending):  # a catch-up has found batches of other servers meanwhile
+            self._park_at(gate, pending, read)
             return True
         refusal = gate.admits(pending)
         if refusal is None:
@@ -227,14 +231,28 @@ class Partition:
         self._reject(pending, policy_of(pending.pid), outcome)
         return True
 
+    def _park_at(self, gate: StreamGate, pending: Pending, read: AlreadyRead) -> None:
+        """Validate a batch again when its stream's gate lets it; what is read counts then, too.
+
+        Each read of batches makes the gate read: without that, they would take turns for ever.
+        """
+        waited = self._watched(pending)
+        again, give_up = partial(self.produce, waited, read), partial(self._give_up, pending)
+        gate.park(pending, Parked(again, give_up))
+
+    def _watched(self, pending: Pending) -> Pending:
+        """Return a batch that waits; where gaps are allowed, those after it fail with it."""
+        rules = rules_of(pending.pid)
+        if rules is None or not rules.holes:
+            return pending
+        return Watched(pending, partial(self._fail_waiting, pending.pid))
+
     def set_stream(self, *, is_stream: bool, pool: IoPool) -> None:
         """Admit batches as a stream does, or as any other topic."""
         if not is_stream:
             self.gate = None
         elif self.gate is None:
-            self.gate = StreamGate(
-                self.log, pool, self.produce, self._give_up, lambda: self.in_flight
-            )
+            self.gate = StreamGate(self.log, pool, lambda: self.in_flight)
 
     def _puts_off(
         self, rules: Rules, verdict: Verdict, pending: Pending, read: AlreadyRead
@@ -246,9 +264,9 @@ class Partition:
         """
         kind, pid = verdict.kind, pending.pid
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
-            self._look_up(rules, pending, read)
+            self._look_up(pending, read)
             return True
-        if self._reads_on(rules, pending, read):
+        if self._reads_on(pending, read):
             return True
         if not self._knows_all_of(pid):
             self._note_failed(rules, pid, pending.batch)
@@ -271,36 +289,31 @@ class Partition:
         in_flight = pid in self._in_flight
         return self._appends.catch_up_for(pid, in_flight=in_flight, waited=True) is not None
 
-    def _reads_on(self, rules: Rules, pending: Pending, read: AlreadyRead) -> bool:
+    def _reads_on(self, pending: Pending, read: AlreadyRead) -> bool:
         """Validate a batch again after a read of the log; False: there is nothing to read."""
         if not self._shared or read.log:
             return False
         reading = self._appends.catch_up_before_refusal(pending.pid)
         if reading is None:
             return False
-        self._wait_for(reading, rules, pending, read._replace(log=True))
+        self._wait_for(reading, pending, read._replace(log=True))
         return True
 
-    def _look_up(self, rules: Rules, pending: Pending, read: AlreadyRead) -> None:
+    def _look_up(self, pending: Pending, read: AlreadyRead) -> None:
         """Validate a batch again after a lookup of PID blocks, or after earlier waiting batches."""
         if self._lookup is None:
             self._lookup = BlockLookup(self._leases)
-        self._wait_for(self._lookup, rules, pending, read._replace(pid_blocks=True))
+        self._wait_for(self._lookup, pending, read._replace(pid_blocks=True))
 
-    def _wait_for(
-        self, reading: ParkedBatches, rules: Rules, pending: Pending, read: AlreadyRead
-    ) -> None:
+    def _wait_for(self, reading: ParkedBatches, pending: Pending, read: AlreadyRead) -> None:
         """Validate a batch again after a read.
 
         Parameters:
             reading: the batches that wait for this read.
-            rules: the rules of the batch's policy.
             pending: the batch.
             read: the reads for the batch, this one included.
         """
-        waited = pending
-        if rules.holes:
-            waited = Watched(pending, partial(self._fail_waiting, pending.pid))
+        waited = self._watched(pending)
         looked_up_last = read.log and reading is self._lookup
         again = partial(self._go_on if looked_up_last else self.produce, waited, read)
         reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
@@ -328,6 +341,8 @@ class Partition:
     def _fail_waiting(self, pid: int) -> None:
         """Fail the waiting batches of a producer, because an earlier one has failed."""
         self._appends.failed(pid)
+        if self.gate is not None:
+            self.gate.fail(pid)
         if self._lookup is not None:
             self._lookup.fail(pid)
 

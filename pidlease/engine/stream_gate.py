@@ -13,8 +13,10 @@ such batch is.
 import asyncio
 import enum
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -22,6 +24,7 @@ from typing_extensions import override
 
 from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import Done, Outcome, Status
+from pidlease.engine.appenders.catch_up import AFTER_FAILED, Parked
 from pidlease.engine.pending_batches import Pending, Submitted
 from pidlease.kafka.records.batch_records import UndecodableError, batches_in, records_in
 from pidlease.kafka.records.record_batch import BatchHeader, read_header
@@ -92,6 +95,10 @@ class StreamSend:
 _NO_SEND: Final = StreamSend()
 
 
+def _send_of(pending: Pending) -> StreamSend:
+    return pending.send if isinstance(pending, StreamBatch) else _NO_SEND
+
+
 class Closed(NamedTuple):
     """The end of a closed stream.
 
@@ -135,14 +142,27 @@ class StreamBatch(Submitted):
         super().complete(outcome)
 
 
+class _Waiting:
+    """A batch that waits.
+
+    Attributes:
+        fails: whether an earlier batch of its producer has failed.
+    """
+
+    __slots__ = ("fails", "parked", "pid")
+
+    def __init__(self, pid: int, parked: Parked) -> None:
+        self.pid: Final = pid
+        self.parked: Final = parked
+        self.fails = False
+
+
 class StreamGate:
     """Admits the batches of one partition.
 
     Parameters:
         log: the partition's log.
         pool: threads for decoding records.
-        again: validates a batch that has waited.
-        give_up: completes a batch that has waited, with an error.
         in_flight: returns how many batches of the partition are in flight or wait to be.
     """
 
@@ -150,8 +170,6 @@ class StreamGate:
         self,
         log: PartitionLog,
         pool: IoPool,
-        again: Callable[[Pending], None],
-        give_up: Callable[[Pending, Outcome], None],
         in_flight: Callable[[], int],
     ) -> None:
         self._log: Final = log
@@ -159,8 +177,6 @@ class StreamGate:
         self._forwarding: Final = log if isinstance(log, ForwardingLog) else None
         self._in_flight: Final = in_flight
         self._pool: Final = pool
-        self._again: Final = again
-        self._give_up: Final = give_up
         #: The end of the stream; None: it is open, or this is not known.
         self.closed: Closed | None = None
         #: When it was last read or appended to, by `time.monotonic`; at first, when it was loaded.
@@ -176,7 +192,16 @@ class StreamGate:
         self._order: bytes | None = b"" if self._known else None
         #: The batches with a Stream-Seq that are in flight.
         self._orders: list[StreamBatch] = []
-        self._parked: list[Pending] = []
+        #: The offset before which no batch has a Stream-Seq.
+        self._none_before = 0
+        #: The batches that wait, in their order.
+        self._waiting: list[_Waiting] = []
+        #: Those that go on now. The first of them may be stored at once, and let others go on.
+        self._going_on: list[list[_Waiting]] = []
+        #: How many batches of each producer wait.
+        self._waiting_of: Counter[int] = Counter()
+        #: How many of them wait for more than the last Stream-Seq: none overtakes these.
+        self._blocking = 0
         self._loading: asyncio.Task[None] | None = None
         #: Waits for the batches that the first waiting one must not overtake.
         self._clearing: asyncio.Task[None] | None = None
@@ -217,26 +242,49 @@ class StreamGate:
     # ------------------------------------------------------------------ batches
 
     def holds(self, pending: Pending) -> bool:
-        """Keep a batch back while it cannot be known whether it may be admitted.
+        """Return whether a batch must wait until it can be known whether it may be admitted."""
+        send = _send_of(pending)
+        if not self._known or self._closing is not None:
+            return True
+        if send.order is not None and self._order is None:
+            return True
+        if self._waiting and self._is_behind(pending.pid, send):
+            return True
+        return self._must_wait_for_others(send)
 
-        Returns:
-            Whether it waits; it is validated again then.
+    def _is_behind(self, pid: int, send: StreamSend) -> bool:
+        """Return whether a batch may not overtake those that wait.
+
+        The search for the last Stream-Seq may read the whole log: only ordered ones wait for it.
         """
-        send = pending.send if isinstance(pending, StreamBatch) else _NO_SEND
-        known = self._known and (send.order is None or self._order is not None)
-        # Later batches do not overtake those that wait.
-        is_first = self._closing is None and not self._parked
-        must_wait = self._must_wait_for_others(send)
-        if known and is_first and not must_wait:
-            return False
-        self._parked.append(pending)
-        if not known:
+        is_plain = send.order is None and send.closing is Closing.NO
+        return not is_plain or self._blocking > 0 or (pid > 0 and self._waiting_of[pid] > 0)
+
+    def park(self, pending: Pending, parked: Parked) -> None:
+        """Keep a batch back that must wait."""
+        send = _send_of(pending)
+        lacks_order = send.order is not None and self._order is None
+        is_first = self._closing is None and not self._waiting
+        blocks = (
+            not self._known
+            or self._closing is not None
+            or self._blocking > 0
+            or (is_first and not lacks_order)
+        )
+        self._waiting.append(_Waiting(pending.pid, parked))
+        self._waiting_of[pending.pid] += 1
+        self._blocking += blocks
+        if not self._known or lacks_order:
             self._load().add_done_callback(self._release_after)
         elif is_first:
             clearing = asyncio.get_running_loop().create_task(self._until_clear(send))
             self._clearing = clearing  # or it might be collected as garbage
             clearing.add_done_callback(self._release_after)
-        return True
+
+    def fail(self, pid: int) -> None:
+        """Fail the waiting batches of a producer, because an earlier one has failed."""
+        for each in chain(self._waiting, *self._going_on):
+            each.fails = each.fails or each.pid == pid
 
     def _must_wait_for_others(self, send: StreamSend) -> bool:
         """Return whether a batch could be stored before others that were admitted before it."""
@@ -301,21 +349,27 @@ class StreamGate:
 
     def _release(self, error: BaseException | None = None) -> None:
         """Let all batches go on that wait; some may wait again."""
-        parked, self._parked = self._parked, []
-        for pending in parked:
+        going_on, self._waiting = self._waiting, []
+        self._waiting_of.clear()
+        self._blocking = 0
+        self._going_on.append(going_on)
+        for each in going_on:
             try:
-                if error is None:
-                    self._again(pending)
-                else:
+                if error is not None:
                     reason = f"the stream cannot be read: {reason_for_clients(error)}"
-                    self._give_up(pending, Outcome(Status.FAILED, reason=reason))
+                    each.parked.give_up(Outcome(Status.FAILED, reason=reason))
+                elif each.fails:
+                    each.parked.give_up(AFTER_FAILED)
+                else:
+                    each.parked.again()
             except Exception:  # noqa: BLE001 - a listener's bug must not keep the others waiting
                 _log.exception("a batch for a stream could not go on")
+        self._going_on.pop()
 
     def _release_after(self, loading: asyncio.Task[None]) -> None:
         if loading.cancelled():  # the server is being ended
             return
-        if self._parked:
+        if self._waiting:
             self._release(loading.exception())
 
     # ------------------------------------------------------------------ the log
@@ -326,7 +380,7 @@ class StreamGate:
         return self._loading
 
     async def _read(self) -> None:
-        """Read from the log what is not known.
+        """Read from the log whether the stream is closed; if that is known, the last Stream-Seq.
 
         Raises:
             LogError: it cannot be read.
@@ -335,16 +389,15 @@ class StreamGate:
             if self._forwarding is not None:
                 # Others may have written, and appends without a response may have landed.
                 await self._forwarding.look()
+            if self._known:
+                doubts, found = self._doubts, await self._stored_order()
+                if doubts == self._doubts:
+                    self._order = max(self._order or b"", found)
             while not self._known:
                 doubts, closed = self._doubts, await self._last_close()
                 if doubts == self._doubts:
                     self.closed = closed
                     self._known = True
-            parked = [each.send for each in self._parked if isinstance(each, StreamBatch)]
-            if any(each.order is not None for each in parked):
-                doubts, found = self._doubts, await self._stored_order()
-                if doubts == self._doubts:
-                    self._order = max(self._order or b"", found)
         except (OSError, UndecodableError, OffsetRangeError) as error:
             LINES.write(_log, "error", "a stream cannot be read", kind_of(error), error=str(error))
             raise LogError(reason_for_clients(error)) from error
@@ -362,9 +415,10 @@ class StreamGate:
         return None
 
     async def _stored_order(self) -> bytes:
-        end, count = self._log.end_offset, _BACK_FIRST
-        while end > self._log.start_offset:
-            begin = max(end - count, self._log.start_offset)
+        searched = end = self._log.end_offset
+        first, count = max(self._log.start_offset, self._none_before), _BACK_FIRST
+        while end > first:
+            begin = max(end - count, first)
             found = b""
             at = begin
             while at < end:
@@ -374,6 +428,7 @@ class StreamGate:
             if found:
                 return found
             end, count = begin, count * _BACK_TIMES
+        self._none_before = searched
         return b""
 
 

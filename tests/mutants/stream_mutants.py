@@ -29,8 +29,29 @@ STREAMS: Final = (
     Mutant(
         "a batch for a stream overtakes those that wait",
         _GATE,
-        "        is_first = self._closing is None and not self._parked\n",
-        "        is_first = self._closing is None\n",
+        "        if self._waiting and self._is_behind(pending.pid, send):\n",
+        "        if self._waiting and self._is_behind(pending.pid, send) is None:\n",
+        (_GATES,),
+    ),
+    Mutant(
+        "a batch passes one of its producer that failed, while it waits at a stream",
+        _GATE,
+        "            each.fails = each.fails or each.pid == pid\n",
+        "            pass\n",
+        (_GATES,),
+    ),
+    Mutant(
+        "all batches of a stream wait for the last Stream-Seq",
+        _GATE,
+        "return not is_plain or self._blocking > 0 or",
+        "return not is_plain or self._blocking >= 0 or",
+        (_GATES,),
+    ),
+    Mutant(
+        "what was read for a batch is read again after the gate",
+        "pidlease/engine/partition.py",
+        "        again, give_up = partial(self.produce, waited, read)",
+        "        again, give_up = partial(self.produce, waited, _NOTHING_READ)",
         (_GATES,),
     ),
     Mutant(

@@ -230,7 +230,7 @@ UPSTREAM: Final = (
     Mutant(
         "a failed batch holds off what may follow it elsewhere",
         _PARTITION,
-        "            if not self._reads_on(rules, pending, read):\n",
+        "            if not self._reads_on(pending, read):\n",
         "            if pending:\n",
         (_SIM,),
     ),

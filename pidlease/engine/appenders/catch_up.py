@@ -26,7 +26,7 @@ _UNREAD: Final = Outcome(
     reason="whether the batch is in the log cannot be read now; send it again",
     code=UNKNOWN_OUTCOME,
 )
-_AFTER_FAILED: Final = Outcome(
+AFTER_FAILED: Final = Outcome(
     Status.FAILED, reason="an earlier batch has failed; send that one again first"
 )
 #: The outcome if another server is the partition's writer.
@@ -152,7 +152,7 @@ class ParkedBatches(ABC):
         for producer, each in parked:
             if failure is not None:
                 self.fail(producer)
-            given_up = failure or (_AFTER_FAILED if producer in self._failed else None)
+            given_up = failure or (AFTER_FAILED if producer in self._failed else None)
             _count_down(self._failed, producer)
             _count_down(self._waiting, producer)
             try:

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
+import pytest
 import pytest_asyncio
 from typing_extensions import override
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.state import Batch
 from pidlease.engine.batch_identity import batch_of
-from pidlease.engine.partition import Partition
+from pidlease.engine.partition import AlreadyRead, Partition
 from pidlease.engine.partition_context import PartitionContext
-from pidlease.engine.pending_batches import Submitted
+from pidlease.engine.pending_batches import Pending, Submitted
 from pidlease.engine.stream_gate import (
     ORDER_HEADER,
     STREAM_HEADER,
@@ -44,12 +45,15 @@ class _Log(FakeLog):
         self.end_offset = 1
         self.last = make_batch([b"old"])
         self.reads = 0
+        #: Whether the test ends its appends.
+        self.waits = False
         self.allowed = asyncio.Semaphore(0)
 
     @override
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         super().append(batches, done)
-        asyncio.get_running_loop().call_soon(self.succeed)
+        if not self.waits:
+            asyncio.get_running_loop().call_soon(self.succeed)
 
     @override
     async def read(self, offset: int, max_bytes: int) -> LogPart:
@@ -99,10 +103,10 @@ class _Stream:
     def send_ordered(self, order: bytes) -> None:
         self.partition.produce(self.ordered(order))
 
-    def ordered(self, order: bytes) -> StreamBatch:
+    def ordered(self, order: bytes | None, closing: Closing = Closing.NO) -> StreamBatch:
         data = make_batch([b"ordered"], pid=-1)
         header = read_header(data)
-        send = StreamSend(order=order)
+        send = StreamSend(closing, order)
         done: Callable[[object], None] = lambda _: self.refusals.append(send.refusal)  # noqa: E731
         return StreamBatch(-1, header, data, batch_of(header), done, self.gate, send)
 
@@ -123,18 +127,51 @@ async def test_a_batch_of_the_turn_in_which_the_end_is_known(pool: IoPool) -> No
     assert stream.outcomes == [(5, "appended"), (6, "appended")]
 
 
-async def test_a_batch_during_the_search_for_the_last_stream_seq(pool: IoPool) -> None:
+async def test_only_ordered_batches_wait_for_the_search_for_the_last_stream_seq(
+    pool: IoPool,
+) -> None:
+    """The search may read the whole log; once all batches of the stream waited for it."""
     stream = _Stream(pool)
     stream.send(5)
     stream.send_ordered(b"a")
-    stream.log.allowed.release()
-    await _until(lambda: stream.log.reads == 2)
-    assert stream.gate.is_known
     stream.send(6)
     stream.log.allowed.release()
+    await _until(lambda: stream.log.reads == 2)
     await _until(lambda: len(stream.outcomes) == 2)
-    assert stream.outcomes == [(5, "appended"), (6, "appended")]
-    assert len(stream.log.stored) == 3
+    stream.send(7)
+    stream.send_ordered(b"b")
+    await _until(lambda: len(stream.outcomes) == 3)
+    assert stream.outcomes == [(5, "appended"), (6, "appended"), (7, "appended")]
+    assert not stream.refusals
+    stream.log.allowed.release()
+    await _until(lambda: len(stream.refusals) == 2)
+    assert stream.refusals == [None, None]
+
+
+async def test_no_batch_passes_a_failed_one_of_its_producer(pool: IoPool) -> None:
+    """Once it was stored, and the first, when it was sent again, was taken for a duplicate."""
+    stream = _Stream(pool)
+    stream.log.end_offset = 0
+    stream.partition.gate = None
+    stream.partition.set_stream(is_stream=True, pool=pool)
+    stream.log.waits = True
+    stream.send(10)
+    stream.partition.produce(stream.ordered(None, Closing.WITH_DATA))
+    stream.send(20)
+    assert not stream.outcomes
+    assert not stream.refusals
+    stream.log.allowed.release()
+    await _until(lambda: stream.log.waiting is not None)
+    stream.log.waits = False
+    stream.log.fail()  # both: they are in one append
+    await _until(lambda: len(stream.outcomes) == 2)
+    assert stream.outcomes == [(10, "failed"), (20, "failed")]
+    for _ in range(4):
+        stream.log.allowed.release()
+    stream.send(10)
+    stream.send(20)
+    await _until(lambda: len(stream.outcomes) == 4)
+    assert stream.outcomes[2:] == [(10, "appended"), (20, "appended")]
 
 
 async def test_a_stream_seq_that_lands_during_the_search_for_the_last_one(pool: IoPool) -> None:
@@ -153,6 +190,28 @@ async def test_a_stream_seq_that_lands_during_the_search_for_the_last_one(pool: 
     await _until(lambda: len(stream.refusals) == 1)
     assert stream.refusals == [Refusal.OUT_OF_ORDER]
     assert not stream.log.stored
+
+
+async def test_what_was_read_for_a_batch_is_not_read_again_after_the_gate(
+    pool: IoPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the reads of the gate and of the partition caused each other, up to two minutes."""
+    stream = _Stream(pool)
+    seen: list[AlreadyRead] = []
+    validate = stream.partition.produce
+
+    def produce(pending: Pending, read: AlreadyRead) -> None:
+        seen.append(read)
+        validate(pending, read)
+
+    monkeypatch.setattr(stream.partition, "produce", produce)
+    data = make_batch([b"1"], pid=-1, epoch=-1, first=-1)
+    header = read_header(data)
+    sent = Submitted(_PID, header, data, Batch(0, 1, 1, 1, header.crc), lambda _: None)
+    validate(sent, AlreadyRead(log=True))
+    stream.log.allowed.release()
+    await _until(lambda: len(stream.log.stored) == 1)
+    assert seen == [AlreadyRead(log=True)]
 
 
 async def test_a_close_that_arrives_while_the_end_is_read(pool: IoPool) -> None:
