@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
-from pidlease.core.pid import N_MASK, NO_PIDS, POLICY_SHIFT, Policy, policy_of
+from pidlease.core.pid import N_MASK, NO_PIDS, POLICY_SHIFT, Policy, make_pid, policy_of
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.batch_identity import batch_of, no_policy
 from pidlease.engine.engine import Engine
@@ -52,9 +52,7 @@ OWN_PIDS_FROM: Final = 1 << 48
 
 #: Forwards a batch to Kafka unchanged, with a transactional id, and calls back with Kafka's
 #: response.
-Passing = Callable[
-    [TopicPartition, memoryview, str | None, Callable[[PartitionResponse], None]], None
-]
+Passing = Callable[[TopicPartition, memoryview, str, Callable[[PartitionResponse], None]], None]
 
 
 class WriteGuard(Protocol):
@@ -261,6 +259,8 @@ def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> Parti
 _IDENTIFIED: Final = (Policy.STRICT, Policy.MONOTONIC)
 #: The policies of the PIDs that this listener accepts.
 _TAKEN: Final = (*_IDENTIFIED, Policy.KAFKA)
+#: Stands for the producer ids of transactions, in what a topic allows.
+_IN_TRANSACTION: Final = make_pid(Policy.KAFKA, 1)
 _NO_RIGHT: Final = "the client has no right to write there"
 _NAME_REFUSED: Final = PartitionResponse(
     ErrorCode.transactional_id_authorization_failed.value, message=NO_RIGHT_TO_NAME
@@ -295,8 +295,7 @@ class ProduceApi:
     Parameters:
         engine: validates and appends the batches.
         batch_bytes_max: the size of the largest batch, in bytes (Kafka's message.max.bytes).
-        passing: forwards batches under Kafka's own producer ids to Kafka; None: the log is
-            embedded.
+        passing: forwards batches of transactions to Kafka; None: the log is embedded.
 
     Attributes:
         guard: decides by the ACLs; None: clients may write everything.
@@ -428,9 +427,6 @@ class ProduceApi:
             reply.put(index, result)
             return True
         pid = header.producer_id
-        if self._passing is not None and 0 < pid < OWN_PIDS_FROM:
-            self._pass(reply, index, part, None)
-            return True
         if self.guard is not None and not self.may_send(self.guard, reply.connection, header):
             self._refused(reply, part, intact=True)
             reply.put(index, _NAME_REFUSED)
@@ -445,16 +441,40 @@ class ProduceApi:
     def _produce_transactional(
         self, reply: _Reply, index: int, part: PartitionData, transactional_id: str
     ) -> None:
-        # Only the first batch's producer id is looked at. Kafka checks the rest, and refuses what
-        # is shorter than a header.
+        """Forward a batch of a transaction to Kafka, which validates it."""
         try:
-            if len(part.data) >= HEADER_BYTES:
-                _check_form(read_header(part.data), len(part.data))
+            self._check_passed(part)
+        except _RefusedError as error:
+            reply.put(index, PartitionResponse(error.code.value, message=str(error)))
+            return
+        partition = TopicPartition(part.topic, part.number)
+        if self._passing is not None:
+            self._passing(partition, part.data, transactional_id, partial(reply.put, index))
+
+    def _check_passed(self, part: PartitionData) -> None:
+        """Check a batch of a request with a transactional id, as far as Kafka does not.
+
+        Raises:
+            _RefusedError: it is not to be passed on.
+        """
+        partition = self._engine.partition(part.topic, part.number)
+        if partition is not None and partition.gate is not None:
+            reason = f"{part.topic} is a stream: a transaction has no place before or after its end"
+            raise _RefusedError(ErrorCode.policy_violation, reason)
+        if partition is not None and (reason := partition.policy.refusal(_IN_TRANSACTION)):
+            raise _RefusedError(ErrorCode.policy_violation, reason)
+        if len(part.data) < HEADER_BYTES:
+            return  # Kafka refuses it
+        header = read_header(part.data)
+        try:
+            _check_form(header, len(part.data))
         except InvalidBatchError as error:
-            code = ErrorCode.invalid_record.value
-            reply.put(index, PartitionResponse(code, message=str(error)))
-        else:
-            self._pass(reply, index, part, transactional_id)
+            raise _RefusedError(ErrorCode.invalid_record, str(error)) from None
+        if not header.is_transactional:
+            # Of transactional batches, Kafka checks that the producer id is the transactional id's.
+            # Of others it takes any new id, also one that becomes a writer's.
+            reason = "the request has a transactional id, and the batch is part of no transaction"
+            raise _RefusedError(ErrorCode.invalid_record, reason)
 
     async def _look_for(self, reply: _Reply, request: ProduceRequest, absent: list[int]) -> None:
         """Set the results of unknown partitions, after a check of which of them exist."""
@@ -472,14 +492,6 @@ class ProduceApi:
                 code = ErrorCode.unknown_topic_or_partition.value
                 result = PartitionResponse(code, message=f"{topic}-{number} does not exist")
             reply.put(index, result)
-
-    def _pass(
-        self, reply: _Reply, index: int, part: PartitionData, transactional_id: str | None
-    ) -> None:
-        """Forward a batch to Kafka, which validates batches under its own producer ids."""
-        partition = TopicPartition(part.topic, part.number)
-        if self._passing is not None:
-            self._passing(partition, part.data, transactional_id, partial(reply.put, index))
 
     def _refused(self, reply: _Reply, part: PartitionData, *, intact: bool) -> None:
         partition = TopicPartition(part.topic, part.number)

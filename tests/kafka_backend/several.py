@@ -204,7 +204,8 @@ def several(
     """Run a Kafka, three members, and a ZooKeeper unless Kafka coordinates them."""
     listeners = dict.fromkeys(map(str.upper, NAMES), "PLAINTEXT")
     # Members of groups have short sessions.
-    overrides = {"group.min.session.timeout.ms": "200", **(overrides or {})}
+    usual = {"group.min.session.timeout.ms": "200", "auto.create.topics.enable": "false"}
+    overrides = {**usual, **(overrides or {})}
     kafka = KafkaServer(folder / "kafka", listeners=listeners, overrides=overrides)
     with ExitStack() as stack:
         zookeeper = None
@@ -219,6 +220,8 @@ def several(
             options: dict[str, Any] = {
                 "shared": "true", "log_level": "info", "snapshot_batches": "100",
                 "upstream_metadata_seconds": "0.5", "upstream": to_kafka.bootstrap,
+                # A late client of the last topic would make it anew, and its partition would count.
+                "auto_create_topics": "false",
                 "coordination": "kafka", **settings,
             }  # fmt: skip
             if zookeeper is not None:

@@ -32,7 +32,7 @@ from tests.streams.stream_client import CLOSE, TEXT, ZERO, read_all, send
 
 pytestmark = [needs_kafka, pytest.mark.kafka, pytest.mark.timeout(600)]
 
-_NOT_LEADER, _INVALID_RECORD = 6, 87
+_NOT_LEADER, _UNKNOWN_ID, _INVALID_RECORD = 6, 59, 87
 POLICIES, INITIAL = "pidlease.policies", "pidlease.initial"
 
 
@@ -184,21 +184,36 @@ def stream_of(two: Two, owner: PidleaseServer, headers: Mapping[str, str]) -> st
             return name
 
 
-@pytest.mark.parametrize("transactional_id", [None, "forger"])
+@pytest.mark.parametrize(
+    ("transactional_id", "in_transaction", "codes"),
+    [
+        (None, False, (_UNKNOWN_ID, _UNKNOWN_ID)),
+        ("forger", False, (_INVALID_RECORD, _INVALID_RECORD)),
+        ("forger", True, (_NOT_LEADER, _INVALID_RECORD)),
+    ],
+)
 async def test_no_client_sends_as_another_servers_writer(
-    two: Two, transactional_id: str | None
+    two: Two, transactional_id: str | None, in_transaction: bool, codes: tuple[int, int]
 ) -> None:
-    """Once one that did not know the writer passed it on: the owner's next record was lost."""
+    """Once one that did not know the writer passed it on: the owner's next record was lost.
+
+    Nor under an id that Kafka has not given yet: it may become a writer's.
+    """
     topic = await asyncio.to_thread(topic_of, two, two.b)
     assert (await asyncio.to_thread(post, two.b, topic, b"x", "p", 0))[0] == 200
     writer = (await headers_of(two.kafka, topic))[-1]
     values = [f"forged {number}".encode() for number in range(5)]
     pid, epoch = writer.producer_id, writer.producer_epoch
     forged = [
-        bytes(make_batch([value], pid=pid, epoch=epoch, first=number))
+        bytes(
+            make_batch([value], pid=pid, epoch=epoch, first=number, in_transaction=in_transaction)
+        )
         for number, value in enumerate(values, 1)
     ]
-    for server, refused in ((two.a, _NOT_LEADER), (two.b, _INVALID_RECORD)):
+    if not in_transaction:
+        later = (pid + number for number in range(1, 1000, 100))
+        forged += [bytes(make_batch([b"x"], pid=each, epoch=0, first=0)) for each in later]
+    for server, refused in zip((two.a, two.b), codes, strict=True):
         async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
             for each in forged:
                 request = {**produced([(topic, 0, each)]), "transactional_id": transactional_id}

@@ -22,10 +22,15 @@ pytestmark = [needs_kafka, pytest.mark.kafka]
 _SECONDS = WAIT_S
 
 
-def produce(server: PidleaseServer, topic: str) -> int:
+def produce(server: PidleaseServer, topic: str, **settings: str) -> int:
     """The code that an idempotent client of Kafka is told."""
     told: list[Any] = []
-    producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": server.bootstrap, "enable.idempotence": True, **settings}
+    )
+    if "transactional.id" in settings:
+        producer.init_transactions(_SECONDS)
+        producer.begin_transaction()
     producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: told.append(error))
     assert producer.flush(_SECONDS) == 0
     return 0 if told[0] is None else int(told[0].code())
@@ -56,6 +61,19 @@ def test_they_hold_and_are_kept(kafka: KafkaServer, tmp_path: Path) -> None:
         server.kill9()
         server.start()
         assert produce(server, topic) == 0
+
+
+def test_transactions_keep_to_them(server: PidleaseServer) -> None:
+    """Kafka validates them, and knows nothing of policies, and of the ends of streams."""
+    topic, stream = new_topic(server, 1), new_topic(server, 1)
+    settings = {"pidlease.stream.type": "text/plain"}
+    assert patch(server, f"/v1/topics/{stream}/settings", settings)[0] == 200
+    path = f"/v1/topics/{topic}/settings"
+    for policies, code in (("strict", KafkaError.POLICY_VIOLATION), ("kafka", 0)):
+        assert patch(server, path, {"pidlease.policies": policies})[0] == 200
+        assert produce(server, topic, **{"transactional.id": f"{topic}-{policies}"}) == code
+    code = produce(server, stream, **{"transactional.id": stream})
+    assert code == KafkaError.POLICY_VIOLATION
 
 
 def test_what_is_kafka_s_own_is_refused(server: PidleaseServer) -> None:

@@ -15,6 +15,7 @@ from kio.serial import readers, writers
 
 from pidlease.kafka.codec.fetch import read_fetch_request
 from pidlease.kafka.codec.primitives import (
+    ELEMENTS_MAX,
     MalformedError,
     Reader,
     RequestHeader,
@@ -94,6 +95,17 @@ def test_tags_are_skipped(tags: list[tuple[int, bytes]]) -> None:
     reader = Reader(bytearray(data), 0, flexible=True)
     reader.tags()
     reader.end()
+
+
+@pytest.mark.parametrize(("structs", "each"), [(1, 101), (1000, 100)])
+def test_tags_are_bounded(structs: int, each: int) -> None:
+    """Once a request of 100 MB of them kept the event loop busy for a minute."""
+    tags = _written(_WRITERS.write_unsigned_varint, each) + b"\x01\x00" * each
+    reader = Reader(bytearray(tags * structs), 0, flexible=True)
+    for _ in range(min(structs, ELEMENTS_MAX // each) - (structs == 1)):
+        reader.tags()
+    with pytest.raises(MalformedError, match="tagged fields"):
+        reader.tags()
 
 
 @given(

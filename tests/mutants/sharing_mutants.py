@@ -234,10 +234,17 @@ SHARING: Final = (
         (_WRITERS,),
     ),
     Mutant(
+        "a writer's id counts in any partition",
+        _KAFKA_WRITERS,
+        "self._ids.get(pid) == self._partition",
+        "pid in self._ids",
+        (_WRITERS,),
+    ),
+    Mutant(
         "batches under another server's writer are applied without their producer",
         _KAFKA_LOG,
-        "                    await self._writers.learn(unknown)\n",
-        "                    pass\n",
+        "                await self._writers.learn()\n",
+        "                pass\n",
         ("tests/unit/log/test_kafka_log.py",),
     ),
     Mutant(
@@ -448,8 +455,8 @@ SHARING: Final = (
     Mutant(
         "the wait for late writes counts from the start of the process",
         "pidlease/log/kafka/kafka_writers.py",
-        "        self._ids.update(known)\n        self._took_over_ms = self._clock_ms()\n",
-        "        self._ids.update(known)\n",
+        "        self._note(self._record.all())\n        self._took_over_ms = self._clock_ms()\n",
+        "        self._note(self._record.all())\n",
         (_WRITERS,),
     ),
     Mutant(

@@ -32,12 +32,13 @@ def make_batch(
     first: int = -1,
     timestamps: Sequence[int] | int = TIME_MS,
     compression: int = 0,
+    in_transaction: bool = False,
 ) -> bytearray:
     """A batch as a client sends it."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,
-        is_transactional=0,
+        is_transactional=in_transaction,
         producer_id=pid,
         producer_epoch=epoch,
         base_sequence=first,

@@ -126,7 +126,7 @@ def _finish(
 
 def _read_tagged(reader: Reader, known: dict[int, _Field], values: dict[str, Any]) -> None:
     """Read known tags, and skip the others (KIP-482)."""
-    for _ in range(reader.uvarint()):
+    for _ in range(reader.tag_count()):
         field = known.get(reader.uvarint())
         size = reader.uvarint()
         end = reader.at + size

@@ -17,6 +17,9 @@ _HEADER: Final = struct.Struct(">hhih")
 #: The most elements in all arrays of a request together, because each takes time and memory to
 #: read. A client that names every partition of a large cluster stays below this.
 ELEMENTS_MAX: Final = 50_000
+#: The most tagged fields of a struct; Kafka defines some few. One of two bytes takes as long as an
+#: element.
+_TAGS_MAX: Final = 100
 
 
 class MalformedError(Exception):
@@ -165,11 +168,19 @@ class Reader:
         """Read the number of elements that follow; 0 for a null array."""
         return max(self.nullable_array(), 0)
 
+    def tag_count(self) -> int:
+        """Read the number of tagged fields that follow. They count as elements of arrays do."""
+        count = self.uvarint()
+        self._elements_left -= count
+        if count > _TAGS_MAX or self._elements_left < 0:
+            raise MalformedError(f"{count} tagged fields")
+        return count
+
     def tags(self) -> None:
         """Skip the tagged fields, because none is used; versions without tags have none."""
         if not self.flexible:
             return
-        for _ in range(self.uvarint()):
+        for _ in range(self.tag_count()):
             self.uvarint()
             size = self.uvarint()
             if self.at + size > len(self.frame):

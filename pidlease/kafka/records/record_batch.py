@@ -81,6 +81,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether it is part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
     def is_log_append_time(self) -> bool:
         """Whether the log has set its own timestamp."""
         return bool(self.attributes & _LOG_APPEND_TIME_BIT)
@@ -224,7 +229,7 @@ def check_from_client(header: BatchHeader) -> None:
         raise InvalidBatchError(f"{header.records} records do not fit {header.size} bytes")
     if attributes & _CONTROL_BIT:
         raise InvalidBatchError("control batches are the broker's own")
-    if attributes & _TRANSACTIONAL_BIT:
+    if header.is_transactional:
         raise InvalidBatchError("transactional batches are not served")
     if attributes & _LOG_APPEND_TIME_BIT:
         raise InvalidBatchError("only a broker marks timestamps as the log's own")

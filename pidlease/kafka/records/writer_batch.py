@@ -115,12 +115,13 @@ def logged(
 ) -> LoggedBatch:
     """Return a batch of the log with its producer's identity.
 
-    The record header is trusted only in batches of the given writers.
+    The record header is trusted only in batches of the given writers, which send none in a
+    transaction.
 
     Raises:
         UnidentifiedBatchError: a writer's batch does not name its producer.
     """
-    if header.producer_id not in writers or header.is_control:
+    if header.producer_id not in writers or header.is_control or header.is_transactional:
         return LoggedBatch(header)
     try:
         identity = find_identity(header, data)

@@ -307,10 +307,10 @@ class ForwardedApis:
         self,
         partition: TopicPartition,
         data: memoryview,
-        transactional_id: str | None,
+        transactional_id: str,
         respond: Callable[[PartitionResponse], None],
     ) -> None:
-        """Send Kafka a batch with a producer id of Kafka, or without one."""
+        """Send Kafka a batch of a transaction."""
         if partition.topic == SERVED_TOPIC:
             reason = f"topic {SERVED_TOPIC} is the server's own"
             code = ErrorCode.topic_authorization_failed.value

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from pidlease.core.backoff import Backoff
@@ -69,8 +70,10 @@ class Told:
 class NoWriters:
     """Nobody is a writer."""
 
-    ids: frozenset[int] = frozenset()
     learns = False
+
+    def ids_of(self, _: TopicPartition) -> frozenset[int]:
+        return frozenset()
 
 
 class OtherWriters:
@@ -81,10 +84,13 @@ class OtherWriters:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.ids: set[int] = set()
-        self.asked: list[set[int]] = []
+        self.asked = 0
 
-    async def learn(self, unknown: set[int]) -> None:
-        self.asked.append(set(unknown))
+    def ids_of(self, _: TopicPartition) -> set[int]:
+        return self.ids
+
+    async def learn(self) -> None:
+        self.asked += 1
         self.ids.add(self.pid)
 
 
@@ -181,27 +187,52 @@ def under(writer: Writer, offset: int) -> bytes:
     return bytes(data)
 
 
+def in_transaction(writer: Writer, offset: int) -> bytes:
+    """The same with the mark of a transaction."""
+    data = bytearray(under(writer, offset))
+    data[22] |= 0x10
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+    return bytes(data)
+
+
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_the_writer_of_another_server_is_known_before_its_batches_are_applied(
     threaded: bool,
 ) -> None:
     writer = Writer(4711, 3)
-    content = at(0, 1) + under(writer, 1) + under(writer, 2)
+    content = at(0, 1) + under(writer, 1) + under(writer, 2) + in_transaction(writer, 3)
     writers = OtherWriters(writer.pid)
     loop, upstream = asyncio.get_running_loop(), FakeUpstream()
     pool = IoPool(loop, 1)
     try:
         log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, 3),
                                 cast(Writers, writers), pool, loop)  # fmt: skip
-        upstream.fetched.append(FetchedRecords(0, 3, 0, content))
+        upstream.fetched.append(FetchedRecords(0, 4, 0, content))
+        log.end_offset = 4
         if threaded:
             found = await asyncio.to_thread(lambda: list(log.read_batches(0)))
         else:
-            found = [each async for some in log.batches_from(0, 3) for each in some]
+            found = [each async for some in log.batches_from(0, 4) for each in some]
     finally:
         pool.close()
-    assert [each.identity and each.identity.first for each in found] == [None, 1, 2]
-    assert writers.asked == [{4711}]
+    assert [each.identity and each.identity.first for each in found] == [None, 1, 2, None]
+    assert writers.asked == 1
+
+
+async def test_no_record_of_a_transaction_names_a_producer() -> None:
+    """A writer sends none, so the ids of writers are not read for it."""
+    writers = OtherWriters(4711)
+    loop, upstream = asyncio.get_running_loop(), FakeUpstream()
+    pool = IoPool(loop, 1)
+    try:
+        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, 1),
+                                cast(Writers, writers), pool, loop)  # fmt: skip
+        upstream.fetched.append(FetchedRecords(0, 1, 0, in_transaction(Writer(4711, 3), 0)))
+        found = [each async for some in log.batches_from(0, 1) for each in some]
+    finally:
+        pool.close()
+    assert [each.identity for each in found] == [None]
+    assert not writers.asked
 
 
 async def send(log: KafkaPartitionLog, upstream: FakeUpstream, result: Any) -> Forwarded:
