@@ -38,7 +38,8 @@ _PAGE: Final = _PROGRAM.with_name("till.html")
 _FORGOTTEN: Final = _PROGRAM.with_name("forgotten.js")
 _OWNERS: Final = _PROGRAM.with_name("owners.js")
 _REFUSED: Final = _PROGRAM.with_name("refused.js")
-_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED)
+_STRANGERS: Final = _PROGRAM.with_name("strangers.js")
+_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS)
 #: How often several processes open one file.
 _ROUNDS: Final = 15
 _KILLS: Final = 200 if SOAK else 5
@@ -136,6 +137,38 @@ def test_what_is_too_large_at_once_or_comes_during_a_hand_over_is_sent_again(
             child.process.wait(_HANG_S)
         assert child.lines() == ["stored"], child.told()
         assert [each[0] for each in read_back(server)] == list("1234567")
+
+
+def test_only_pidlease_can_acknowledge_records(tmp_path: Path) -> None:
+    """Once the page behind a redirect counted as an acknowledgement."""
+    lines, stored = _told(_STRANGERS, tmp_path)
+    way = "PROXY/v1/topics/t/partitions/0/records"
+    reads = f"{way} (redirected to SERVER/v1/topics/t/partitions/0/records)"
+    found = (
+        (f"{way} (redirected to PROXY/login)", 200), (reads, 200), (reads, 200),
+        (way, 200), (way, 200), (way, 200), (way, 204), (way, 404), (way, 403),
+    )  # fmt: skip
+    assert lines == [
+        *(f"NotPidleaseError: {where} returned {status}, and not as pidlease does: check `url`."
+          " The records wait, and are sent again" for where, status in found),
+        "waiting 1",
+        "stored",
+    ]  # fmt: skip
+    assert stored == ["1"]
+
+
+def _told(program: Path, tmp_path: Path) -> tuple[list[str], list[str]]:
+    """Run a program with a server; return what it printed, and the records of the log."""
+    if missing := node_missing():
+        pytest.skip(missing)
+    built = _built() / program.name
+    with server_in(tmp_path / "server") as server:
+        server.restart()
+        make_topic(server)
+        with Child.start(program.stem, ["node", str(built), server.http_url], tmp_path) as child:
+            child.process.wait(_HANG_S)
+        assert child.process.returncode == 0, child.told()
+        return child.lines(), read_back(server)
 
 
 def test_one_of_several_processes_gets_the_file(tmp_path: Path) -> None:

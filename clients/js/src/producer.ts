@@ -64,11 +64,20 @@ export class RefusedError extends Error {
   }
 }
 
+/** Something else than pidlease responds, a proxy for example; the records wait, and are sent again. */
+export class NotPidleaseError extends Error {}
+
 /** The server's error: a problem document. */
 interface Problem {
   code: string
   detail: string
   expected_seq?: number | null
+}
+
+/** The server's response to an append. */
+interface Appended {
+  offset: number | null
+  duplicate: boolean
 }
 
 const PAUSE_MIN_MS = 50
@@ -81,6 +90,8 @@ export class Producer {
   private readonly closing = new AbortController()
   private readonly wake = (): void => this.hurry?.()
   private hurry: (() => void) | null = null
+  /** The calls of `flush` that wait: each is told of responses that are not pidlease's. */
+  private readonly flushes = new Set<(error: Error) => void>()
 
   private constructor(private readonly options: Options, state: State) {
     this.state = state
@@ -127,11 +138,14 @@ export class Producer {
     this.send()
   }
 
-  /** Wait until all records are stored; throws what keeps them from it for good. */
+  /** Wait until all records are stored; throws what keeps them from it. */
   async flush(): Promise<void> {
     while (this.state.queue.length && !this.closing.signal.aborted) {
       this.send()
-      await this.running
+      let tell: (error: Error) => void = () => undefined
+      const told = new Promise<never>((_, reject) => (tell = reject))
+      this.flushes.add(tell)
+      await Promise.race([this.running, told]).finally(() => this.flushes.delete(tell))
       if (this.failure) throw this.failure
     }
   }
@@ -222,12 +236,13 @@ export class Producer {
         const signal = AbortSignal.any([this.closing.signal, AbortSignal.timeout(REQUEST_MS)])
         const request = { method: "POST", headers, body, signal }
         const response = await (this.options.fetch ?? fetch)(url + path, request)
-        if (response.ok) {
-          await response.arrayBuffer()
-          return true
+        const answer = parsed(await response.text())
+        // Not the status alone: fetch follows a redirect of a POST by a GET, of any page.
+        if (response.ok && isAppended(answer)) return true
+        if (response.status < 500 && ![408, 421, 429].includes(response.status)) {
+          if (!response.ok && isProblem(answer)) refusal = answer
+          else this.tellFlushes(url + path, response)
         }
-        const problem = (await response.json()) as Problem
-        if (response.status < 500 && ![408, 421, 429].includes(response.status)) refusal = problem
       } catch {
         // No response, or not all of it: whether the records are stored is unknown. Send them again.
       }
@@ -258,6 +273,28 @@ export class Producer {
       this.hurry = null
     }
   }
+
+  private tellFlushes(url: string, { redirected, status, url: last }: Response): void {
+    const error = new NotPidleaseError(`${url}${redirected ? ` (redirected to ${last})` : ""} returned`
+      + ` ${status}, and not as pidlease does: check \`url\`. The records wait, and are sent again`)
+    for (const tell of this.flushes) tell(error)
+  }
+}
+
+function parsed(text: string): Partial<Appended & Problem> {
+  try {
+    return (JSON.parse(text) ?? {}) as Partial<Appended & Problem>
+  } catch {
+    return {}
+  }
+}
+
+function isAppended({ offset, duplicate }: Partial<Appended>): boolean {
+  return (offset === null || typeof offset === "number") && typeof duplicate === "boolean"
+}
+
+function isProblem(answer: Partial<Problem>): answer is Problem {
+  return typeof answer.code === "string" && typeof answer.detail === "string"
 }
 
 function inDoubtError(): RefusedError {
