@@ -39,7 +39,10 @@ _FORGOTTEN: Final = _PROGRAM.with_name("forgotten.js")
 _OWNERS: Final = _PROGRAM.with_name("owners.js")
 _REFUSED: Final = _PROGRAM.with_name("refused.js")
 _STRANGERS: Final = _PROGRAM.with_name("strangers.js")
-_PROGRAMS: Final = (_PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS)
+_LOST_PLACE: Final = _PROGRAM.with_name("lost_place.js")
+_PROGRAMS: Final = (
+    _PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS, _LOST_PLACE,
+)  # fmt: skip
 #: How often several processes open one file.
 _ROUNDS: Final = 15
 _KILLS: Final = 200 if SOAK else 5
@@ -155,6 +158,13 @@ def test_only_pidlease_can_acknowledge_records(tmp_path: Path) -> None:
         "stored",
     ]  # fmt: skip
     assert stored == ["1"]
+
+
+def test_an_empty_place_begins_above_all_former_epochs(tmp_path: Path) -> None:
+    """Once its records counted as duplicates of the former ones."""
+    lines, stored = _told(_LOST_PLACE, tmp_path)
+    assert lines == [*["stored"] * 6, *["TakenOverError"] * 2, "stored"]
+    assert stored == ["1", "2", "3", "4", "5", "6", "8", "9"]
 
 
 def _told(program: Path, tmp_path: Path) -> tuple[list[str], list[str]]:

@@ -98,10 +98,15 @@ export class Producer {
     globalThis.addEventListener?.("online", this.wake)
   }
 
-  /** Take over the place, and go on with what it has. */
+  /**
+   * Take over the place, and go on with what it has.
+   *
+   * An empty place may be one that was lost: it begins above the epochs of all former lives. Records of
+   * a former epoch would be rejected, and under the same numbers they would be duplicates.
+   */
   static async open(options: Options): Promise<Producer> {
     const state = await options.place.update((last) => ({
-      epoch: (last?.epoch ?? -1) + 1,
+      epoch: last ? last.epoch + 1 : Date.now(),
       seq: 0,
       appended: last?.appended ?? 0,
       doubt: last?.doubt ?? null,
