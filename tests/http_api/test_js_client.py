@@ -40,8 +40,9 @@ _OWNERS: Final = _PROGRAM.with_name("owners.js")
 _REFUSED: Final = _PROGRAM.with_name("refused.js")
 _STRANGERS: Final = _PROGRAM.with_name("strangers.js")
 _LOST_PLACE: Final = _PROGRAM.with_name("lost_place.js")
+_CLOSED: Final = _PROGRAM.with_name("closed.js")
 _PROGRAMS: Final = (
-    _PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS, _LOST_PLACE,
+    _PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS, _LOST_PLACE, _CLOSED,
 )  # fmt: skip
 #: How often several processes open one file.
 _ROUNDS: Final = 15
@@ -165,6 +166,14 @@ def test_an_empty_place_begins_above_all_former_epochs(tmp_path: Path) -> None:
     lines, stored = _told(_LOST_PLACE, tmp_path)
     assert lines == [*["stored"] * 6, *["TakenOverError"] * 2, "stored"]
     assert stored == ["1", "2", "3", "4", "5", "6", "8", "9"]
+
+
+def test_nothing_is_flushed_or_appended_after_the_close(tmp_path: Path) -> None:
+    lines, stored = _told(_CLOSED, tmp_path)
+    waits = "ClosedError: closed; records that wait in the place: 1"
+    refused = "ClosedError: closed; nothing is appended any more"
+    assert lines == [waits, waits, refused, "kept 1", "returned", "returned"]
+    assert stored == ["1"]
 
 
 def _told(program: Path, tmp_path: Path) -> tuple[list[str], list[str]]:

@@ -67,6 +67,9 @@ export class RefusedError extends Error {
 /** Something else than pidlease responds, a proxy for example; the records wait, and are sent again. */
 export class NotPidleaseError extends Error {}
 
+/** The producer was closed. */
+export class ClosedError extends Error {}
+
 /** The server's error: a problem document. */
 interface Problem {
   code: string
@@ -132,6 +135,7 @@ export class Producer {
    * Wait for each call before the next one.
    */
   async append(...records: NewRecord[]): Promise<void> {
+    if (this.closing.signal.aborted) throw new ClosedError("closed; nothing is appended any more")
     await this.change((state) => {
       const { queueMax = 1000 } = this.options
       if (state.queue.length + records.length > queueMax) {
@@ -145,7 +149,10 @@ export class Producer {
 
   /** Wait until all records are stored; throws what keeps them from it. */
   async flush(): Promise<void> {
-    while (this.state.queue.length && !this.closing.signal.aborted) {
+    while (this.state.queue.length) {
+      if (this.closing.signal.aborted) {
+        throw new ClosedError(`closed; records that wait in the place: ${this.waiting}`)
+      }
       this.send()
       let tell: (error: Error) => void = () => undefined
       const told = new Promise<never>((_, reject) => (tell = reject))
