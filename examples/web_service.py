@@ -11,6 +11,11 @@ After a crash the service sends the orders without an offset again: the server a
 are not in the log yet. Start it again within a lease of the server (24 h by default) after the
 crash, and run one process only: a second one with the same NAME would fence the first.
 
+DATABASE and NAME belong together. With a new database, or an older copy of it, the numbers of new
+orders would be those of stored ones, and the server would take them for duplicates: the service
+does not start. Bring back the former database. If it is lost, choose another NAME. An order of the
+topic is then stored again if the copy has it without an offset, or if its client repeats it.
+
 Environment: DATABASE, NAME, PIDLEASE_SERVERS (Kafka listener), PIDLEASE_URL (HTTP listener).
 """
 
@@ -32,6 +37,7 @@ TOPIC: Final = "orders"
 PARTITION: Final = 0
 LEASE_S: Final = 24 * 3600
 RESPONSE_S: Final = 30.0
+NAME: Final = os.environ.get("NAME", "web-service")
 
 database: Final = sqlite3.connect(os.environ.get("DATABASE", "orders.db"))
 database.execute("PRAGMA synchronous = FULL")  # an order is on the disk before it is sent
@@ -63,6 +69,13 @@ def stored(order_id: str) -> tuple[str, int | None]:
     query = "SELECT body, offset FROM orders WHERE id = ?"
     body, offset = database.execute(query, (order_id,)).fetchone()
     return body, offset
+
+
+def highest_number() -> int:
+    """Return the highest number that an order ever had, also one that was deleted; 0: none."""
+    query = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'orders'"
+    number: int = database.execute(query).fetchone()[0]
+    return number
 
 
 async def send_orders(producer: LeasedProducer) -> None:
@@ -99,10 +112,18 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     async with LeasedProducer(
         bootstrap_servers=os.environ.get("PIDLEASE_SERVERS", "127.0.0.1:9092"),
         leases=os.environ.get("PIDLEASE_URL", "http://127.0.0.1:8080"),
-        name=os.environ.get("NAME", "web-service"),
+        name=NAME,
         # The server keeps the numbers for a lease after the last order, not after the first.
         policy="monotonic",
     ) as producer:
+        await producer.lease(TOPIC, PARTITION)
+        last, highest = producer.last_sequence_id(TOPIC, PARTITION), highest_number()
+        if last > highest:
+            raise RuntimeError(
+                f"the server has orders of {NAME} up to number {last}, the database up to"
+                f" {highest}: new orders would count as duplicates. Bring back the database of"
+                " those orders, or choose another NAME"
+            )
         sending = asyncio.create_task(send_orders(producer))
         sending.add_done_callback(end_service)
         yield

@@ -3,6 +3,7 @@
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,14 @@ import httpx
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.crash.readback import consume
 from tests.crash.seeds import new_random
-from tests.examples.programs import EXAMPLES, SLOW, check_once, program, wait_for_records
+from tests.examples.programs import (
+    EXAMPLES,
+    SLOW,
+    check_once,
+    outcome,
+    program,
+    wait_for_records,
+)
 from tests.servers.pidlease import PidleaseServer
 from tests.servers.waiting import WAIT_S, until
 
@@ -20,6 +28,21 @@ _CLIENTS = 4
 
 def _order(number: int) -> dict[str, object]:
     return {"drink": f"tea {number}", "table": number % 10}
+
+
+def _command(port: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "web_service:app"),
+        *("--port", str(port), "--log-level", "warning"),
+    ]
+
+
+def _variables(server: PidleaseServer, database: Path) -> dict[str, str]:
+    return {
+        "DATABASE": str(database),
+        "PIDLEASE_SERVERS": server.bootstrap,
+        "PIDLEASE_URL": server.http_url,
+    }
 
 
 def test_each_order_once_over_kill_9(tmp_path: Path) -> None:
@@ -49,15 +72,8 @@ def test_each_order_once_over_kill_9(tmp_path: Path) -> None:
         until(sent, f"order {number}", poll_s=0.02)
 
     with PidleaseServer(tmp_path / "server", settings=SLOW) as server:
-        service = [
-            *(sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "web_service:app"),
-            *("--port", str(port), "--log-level", "warning"),
-        ]
-        variables = {
-            "DATABASE": str(tmp_path / "orders.db"),
-            "PIDLEASE_SERVERS": server.bootstrap,
-            "PIDLEASE_URL": server.http_url,
-        }
+        service = _command(port)
+        variables = _variables(server, tmp_path / "orders.db")
         with ThreadPoolExecutor(_CLIENTS) as clients:
             with program(*service, **variables) as first:
                 results = [clients.submit(put, number) for number in range(_ORDERS)]
@@ -80,3 +96,40 @@ def test_each_order_once_over_kill_9(tmp_path: Path) -> None:
         stored = consume(server.bootstrap, "orders", 3)
     due = [json.dumps(_order(number), separators=(",", ":")).encode() for number in range(_ORDERS)]
     check_once([each.value for each in stored], due)
+
+
+def test_a_database_that_lacks_numbers_is_refused(tmp_path: Path) -> None:
+    """Once its new orders counted as duplicates: they got 200, and were not stored."""
+    (port,) = free_ports(1)
+    browser = httpx.Client(timeout=WAIT_S)
+
+    def put(number: int) -> None:
+        def sent() -> bool:
+            with suppress(httpx.TransportError):
+                url = f"http://{LOOPBACK}:{port}/orders/{number}"
+                return browser.put(url, json=_order(number)).status_code == 200
+            return False
+
+        until(sent, f"order {number}", poll_s=0.02)
+
+    with PidleaseServer(tmp_path / "server", settings={"fsync": "never"}) as server:
+        variables = _variables(server, tmp_path / "orders.db")
+        for numbers in ((1, 2), (3,)):  # with its own database it starts again
+            with program(*_command(port), **variables) as service:
+                for number in numbers:
+                    put(number)
+                service.terminate()
+                service.wait(WAIT_S)
+        variables["DATABASE"] = str(tmp_path / "new.db")
+        with program(*_command(port), **variables) as service:
+            code, _, errors = outcome(service)
+            assert code > 0
+            assert (
+                "the server has orders of web-service up to number 3, the database up to 0"
+                in errors
+            )
+        with program(*_command(port), **variables, NAME="web-service-2") as service:
+            put(4)
+        stored = consume(server.bootstrap, "orders", 1)
+    due = [json.dumps(_order(number), separators=(",", ":")).encode() for number in (1, 2, 3, 4)]
+    assert [each.value for each in stored] == due

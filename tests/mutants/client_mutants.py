@@ -15,6 +15,14 @@ _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
     Mutant(
+        "a web service starts with a database that has lost orders",
+        "examples/web_service.py",
+        "        if last > highest:\n",
+        "        if last < highest < 0:\n",
+        ("tests/examples/test_web_service.py::test_a_database_that_lacks_numbers_is_refused",),
+        server=True,
+    ),
+    Mutant(
         "a partition without a lease is asked for before all others",
         "pidlease/client/pid_session.py",
         "        self._wanted.pop(partition, None)\n"

@@ -16,7 +16,7 @@ from tests.mutants.mutant import Mutant
 _TREE = Path(__file__).resolve().parents[2]
 #: The tree as it was at the beginning: it may be worked on while this runs.
 _BASE = "base"
-_COPIED = ("pidlease", "proxy", "tests", "deploy", "requirements")
+_COPIED = ("pidlease", "proxy", "tests", "deploy", "requirements", "examples")
 _TIMEOUT_S = 240
 #: The control runs the tests of all mutants, beside some of them.
 _CONTROL_TIMEOUT_S = 1800
