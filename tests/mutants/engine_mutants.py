@@ -202,7 +202,8 @@ ENGINE: Final = (
     Mutant(
         "a batch may claim more records than its bytes hold",
         "pidlease/kafka/records/record_batch.py",
-        "        or (records * RECORD_BYTES_MIN > len(data) and not attributes & CODEC_BITS)\n",
+        "        or records * RECORD_BYTES_MIN > len(data)"
+        " << (attributes & CODEC_BITS and _COMPRESSED_BITS)\n",
         "",
         (_HEADERS,),
     ),

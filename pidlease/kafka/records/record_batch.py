@@ -46,6 +46,8 @@ _CONTROL_BIT: Final = 0x20
 _BROKERS_BITS: Final = _LOG_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT
 #: A record without key, value and headers: seven fields of a byte.
 RECORD_BYTES_MIN: Final = 7
+#: What is compressed may be larger than it is by a factor of 2^15; no format reaches that.
+_COMPRESSED_BITS: Final = 15
 
 
 class BatchHeader(NamedTuple):
@@ -144,7 +146,7 @@ def read_from_client(data: Buffer) -> BatchHeader | None:
         or records != delta + 1
         or attributes & _BROKERS_BITS
         or attributes & CODEC_BITS >= len(CODECS)
-        or (records * RECORD_BYTES_MIN > len(data) and not attributes & CODEC_BITS)
+        or records * RECORD_BYTES_MIN > len(data) << (attributes & CODEC_BITS and _COMPRESSED_BITS)
         or crc32c(memoryview(data)[CRC_FROM:]) != crc
     ):
         return None
@@ -224,8 +226,9 @@ def check_from_client(header: BatchHeader) -> None:
             f"{header.records} records do not fit a last offset delta of {header.last_offset_delta}"
         )
     attributes = header.attributes
-    if header.records * RECORD_BYTES_MIN > header.size and not attributes & CODEC_BITS:
-        # The log assigns as many offsets as the header says.
+    bits = attributes & CODEC_BITS and _COMPRESSED_BITS
+    if header.records * RECORD_BYTES_MIN > header.size << bits:
+        # The log assigns as many offsets as the header says, and a segment has 2^31 of them.
         raise InvalidBatchError(f"{header.records} records do not fit {header.size} bytes")
     if attributes & _CONTROL_BIT:
         raise InvalidBatchError("control batches are the broker's own")

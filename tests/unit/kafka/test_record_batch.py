@@ -107,6 +107,10 @@ def test_a_batch_cut_anywhere_is_noticed() -> None:
         ({"last_offset_delta": 5}, "do not fit"),
         ({"last_offset_delta": 99, "records": 100}, "100 records do not fit 7[0-9] bytes"),
         ({"last_offset_delta": 2**31 - 2, "records": 2**31 - 1}, "do not fit 7[0-9] bytes"),
+        (
+            {"last_offset_delta": 2**31 - 2, "records": 2**31 - 1, "attributes": 1},
+            "do not fit 7[0-9] bytes",
+        ),
         ({"attributes": 0x20}, "control"),
         ({"attributes": 0x10}, "transactional"),
         ({"attributes": 5}, "compression type 5"),
@@ -127,6 +131,9 @@ def test_the_smallest_records_and_compressed_ones_fit() -> None:
     more = changed(data, last_offset_delta=1500, records=1501)
     assert read_from_client(more) is None
     assert read_from_client(changed(more, attributes=4)) is not None
+    # Once 62 bytes took all the offsets of a segment, so each such batch made three files.
+    endless = changed(data, last_offset_delta=2**31 - 2, records=2**31 - 1)
+    assert read_from_client(changed(endless, attributes=4)) is None
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, 127, 255])
