@@ -11,6 +11,9 @@
 # After a lease (24 h by default) without a reading, the server has forgotten the device; then the
 # numbers begin at 0 under the next epoch. If the last response before that silence was lost, its
 # line is stored again.
+#
+# A new readings.txt needs a new name of the device, within a lease: its first lines would have the
+# numbers of former ones, and count as stored.
 set -euo pipefail
 
 device=$1 readings=$2 url=$3
