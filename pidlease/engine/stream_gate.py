@@ -248,11 +248,11 @@ class StreamGate:
             return True
         if send.order is not None and self._order is None:
             return True
-        if self._waiting and self._is_behind(pending.pid, send):
+        if self._waiting and self._must_follow(pending.pid, send):
             return True
         return self._must_wait_for_others(send)
 
-    def _is_behind(self, pid: int, send: StreamSend) -> bool:
+    def _must_follow(self, pid: int, send: StreamSend) -> bool:
         """Return whether a batch may not overtake those that wait.
 
         The search for the last Stream-Seq may read the whole log: only ordered ones wait for it.

@@ -234,7 +234,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_timer = None
         if self.transport.is_closing() or self._refusal is not None:
             return
-        if self.flow.read_paused:  # it is not the client who is late
+        if self.flow.read_paused:  # this server has not read it
             self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
         elif self._head_bytes:
             self.send_400_response(f"The request's head did not arrive within {_HEAD_SECONDS} s.")

@@ -29,8 +29,8 @@ STREAMS: Final = (
     Mutant(
         "a batch for a stream overtakes those that wait",
         _GATE,
-        "        if self._waiting and self._is_behind(pending.pid, send):\n",
-        "        if self._waiting and self._is_behind(pending.pid, send) is None:\n",
+        "        if self._waiting and self._must_follow(pending.pid, send):\n",
+        "        if self._waiting and self._must_follow(pending.pid, send) is None:\n",
         (_GATES,),
     ),
     Mutant(
