@@ -43,6 +43,13 @@ _BROKERS: Final = "proxy/kafka/brokers.py"
 
 SECURITY: Final = (
     Mutant(
+        "a PUT gives an expiry to a topic that its client may not delete",
+        "proxy/http/streams/stream_catalog.py",
+        "    if STREAM_TTL in settings or STREAM_EXPIRES in settings:",
+        "    if STREAM_TTL in settings:",
+        (f"{_HTTP_TESTS}::test_a_put_makes_a_stream_of_a_topic_only_with_the_rights_to_change_it",),
+    ),
+    Mutant(
         "the default listener decides about logins on all",
         _CONNECTION,
         "        self.wants_login: Final = security.config.of_kafka(listener).login\n",

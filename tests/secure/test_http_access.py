@@ -369,6 +369,47 @@ async def test_no_setting_makes_a_fork(tmp_path: Path) -> None:
         assert (await client.get("/v1/stream/mine?offset=-1")).content == b""
 
 
+async def test_a_put_makes_a_stream_of_a_topic_only_with_the_rights_to_change_it(
+    tmp_path: Path,
+) -> None:
+    """A stream that expires is deleted, with all that was appended to it since."""
+    put = [allow("alice", each, _T, "orders") for each in (_OP.CREATE, _OP.WRITE)]
+    alter, delete = (allow("alice", each, _T, "orders") for each in (_OP.ALTER_CONFIGS, _OP.DELETE))
+    text = {"Content-Type": "text/plain"}
+    ends: list[dict[str, str]] = [
+        {"Stream-TTL": "1000"}, {"Stream-Expires-At": "2100-01-01T00:00:00Z"},
+        {"Stream-Forked-From": "/v1/stream/source"},
+    ]  # fmt: skip
+    async with (
+        _api(tmp_path, _ACLS) as api, api.client("alice") as alice, api.client("root") as root,
+    ):  # fmt: skip
+        assert (await root.put("/v1/stream/source", headers=text | ends[0])).status_code == 201
+        topics = api.running.server.engine.topics
+
+        async def status(headers: dict[str, str], *acls: Acl) -> int:
+            await root.post("/v1/topics", json={"name": "orders", "partitions": 1})
+            await api.running.set_acls(*put, allow("alice", _OP.READ, _T, "source"), *acls)
+            before = topics["orders"]
+            found = (await alice.put("/v1/stream/orders", headers=text | headers)).status_code
+            if found == 201:
+                assert (await root.delete("/v1/stream/orders")).status_code == 204
+            else:
+                assert topics["orders"] == before
+            return found
+
+        assert await status({}) == 403
+        assert await status({}, delete) == 403
+        assert await status({}, alter) == 201
+        for each in ends:
+            assert await status(each, alter) == 403, each
+            assert await status(each, delete) == 403, each
+            assert await status(each, alter, delete) == 201, each
+        await api.running.set_acls(*put)  # for a stream of its own it needs neither
+        for code in (201, 200):
+            made = await alice.put("/v1/stream/orders", headers=text | ends[0])
+            assert made.status_code == code
+
+
 async def test_leases(tmp_path: Path) -> None:
     see = allow("alice", _OP.DESCRIBE, _T, "t")
     name = allow("alice", _OP.WRITE, _X, "mine")

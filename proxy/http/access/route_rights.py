@@ -134,7 +134,8 @@ class RouteRights:
         streams = _path(re.escape(stream_prefix) + "/(.*)")
         rules = [
             RouteRule((method,), streams, _stream(operation),
-                      in_route="Write for the first values; Read on the stream to fork",
+                      in_route="Write for the first values; Read on the stream to fork;"
+                      " AlterConfigs to make a stream of a topic, and Delete if it is to expire",
                       traffic=traffic)
             for method, (operation, traffic) in _OF_STREAMS.items()
         ]  # fmt: skip

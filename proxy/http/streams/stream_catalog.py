@@ -29,15 +29,20 @@ from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.stream_settings import (
     STREAM_DELETED,
+    STREAM_EXPIRES,
+    STREAM_TTL,
     StreamConfig,
     expires_ms,
     stream_config,
 )
 from pidlease.storage.topics.topic_settings import change_of_own
 from pidlease.storage.topics.topic_store import Topic
+from proxy.http.current_caller import require
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.streams.stream_pages import Span
 from proxy.http.topic_routes import BoundedChanges
+from proxy.security.acls import Operation, ResourceKind
+from proxy.security.authorizer import Right
 
 #: How often expired streams, and those left over, are looked for.
 _SWEEP_SECONDS: Final = 1.0
@@ -284,13 +289,14 @@ class StreamCatalog:
     # ------------------------------------------------------------------ changing
 
     async def create(self, name: str, settings: Mapping[str, str]) -> Stream:
-        """Create a stream's topic, durably.
+        """Create a stream's topic, durably; or make a stream of an empty topic.
 
         Parameters:
             settings: those of the stream.
 
         Raises:
             StreamConflictError: a topic has the name.
+            NotAuthorizedError: the client may not change the topic that has the name.
             LogError: a topic has the name, and it is unknown whether it is empty.
         """
         engine = self.ready()
@@ -306,6 +312,7 @@ class StreamCatalog:
             # Others may have written to it: to Kafka itself, if that is the log.
             if found.log.end_offset > 0 or (await found.log_range())[1] != 0:
                 raise StreamConflictError("a topic that is no stream has the path") from None
+            _require_rights_to_change(name, settings)
             await self._changes.make(engine.change_topic(name, change_of_own(settings)))
         stream = self.topic_stream(name)
         if stream is None:
@@ -455,3 +462,14 @@ class StreamCatalog:
         log = stream.partition.log
         owned = await log.owned() if isinstance(log, ForwardingLog) else None
         return owned is not False and not stream.partition.elsewhere
+
+
+def _require_rights_to_change(name: str, settings: Mapping[str, str]) -> None:
+    """Check that the client may make a stream of a topic that others may have created.
+
+    Raises:
+        NotAuthorizedError: it may not.
+    """
+    require(Right(Operation.ALTER_CONFIGS, ResourceKind.TOPIC, name))
+    if STREAM_TTL in settings or STREAM_EXPIRES in settings:  # the server deletes it then
+        require(Right(Operation.DELETE, ResourceKind.TOPIC, name))
