@@ -244,6 +244,15 @@ def _of_zstd(body: bytes | bytearray, size: int) -> bytes:
     return found
 
 
+def coding_of(headers: AppendHeaders) -> str:
+    """Return the Content-Encoding of a body, in lower case; empty: it has none."""
+    codings = headers.get(_CONTENT_ENCODING)
+    if codings is None:
+        return ""
+    coding = b",".join(codings).decode("latin-1").strip().lower()
+    return "" if coding == "identity" else coding
+
+
 _UNPACK: Final[Mapping[str, _Unpack]] = {"gzip": _of_gzip, "zstd": _of_zstd}
 
 
@@ -265,11 +274,8 @@ class BatchMaker:
         convert, inline_bytes = self._of_kind(headers.get(CONTENT_TYPE, ()))
         if _KEY in headers:
             convert = partial(_of_key, convert, media_type(headers.get(CONTENT_TYPE, ())))
-        codings = headers.get(_CONTENT_ENCODING)
-        if codings is None:
-            return convert, inline_bytes
-        coding = b",".join(codings).decode("latin-1").strip().lower()
-        if coding in ("", "identity"):
+        coding = coding_of(headers)
+        if not coding:
             return convert, inline_bytes
         unpack = _UNPACK.get(coding)
         if unpack is not None:

@@ -20,6 +20,13 @@ _ORDER: Final = "tests/streams/test_reordering.py::test_requests_in_any_order_ar
 
 STREAMS: Final = (
     Mutant(
+        "a compressed body is stored as the values of a stream",
+        "proxy/http/streams/stream_requests.py",
+        "        if body and coding:\n",
+        "        if False:\n",
+        ("tests/streams/test_immediate_streams.py::test_the_same_by_both_ways",),
+    ),
+    Mutant(
         "a stream's close is not read from the log",
         _GATE,
         "doubts, closed = self._doubts, await self._last_close()\n",

@@ -49,6 +49,12 @@ _REQUESTS: Final[list[tuple[bytes, int, bool | None]]] = [
     (_post("s", b"j", _TEXT, "Stream-Seq: 4"), 409, True),
     (_post("s", b"k", _TEXT, "Stream-Seq: " + "9" * 300), 400, False),
     (_post("s", b"l", _TEXT, "Origin: https://x"), 204, None),
+    (_post("s", b"z", _TEXT, "Content-Encoding: Identity"), 204, True),
+    (_post("s", b"packed", _TEXT, "Content-Encoding: gzip"), 415, False),
+    (_post("s", b"packed", _TEXT, "Content-Encoding: identity, br"), 415, False),
+    (_request("PUT", "s", b"packed", _TEXT, "Content-Encoding: gzip"), 415, None),
+    (_request("PUT", "packed", b"packed", _JSON, "Content-Encoding: zstd"), 415, None),
+    (_post("packed", b"1", _JSON), 404, False),
     (_post("s", b"m" * 9000, _TEXT), 204, None),  # a task reads its body
     (_post("%2e%2e", b"n", _TEXT), 400, False),
     (_request("PUT", "j", b"", _JSON), 201, None),
@@ -105,7 +111,7 @@ async def test_the_same_by_both_ways(tmp_path: Path, submitted: list[bool]) -> N
     assert found[0] == found[1]
     without_topic = [re.sub(rb'etag: "[^:]*', b"", each) for each in contents]
     assert without_topic[0] == without_topic[1]
-    assert b"firstab" + b"e" + b"f" + b"i" + b"l" in contents[0]
+    assert b"firstab" + b"e" + b"f" + b"i" + b"lz" in contents[0]
 
 
 async def test_pipelined_appends_of_a_stream(tmp_path: Path, submitted: list[bool]) -> None:

@@ -12,6 +12,8 @@ from pidlease.engine.stream_gate import Closing, StreamSend
 from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODUCER_SEQ
 from pidlease.storage.topics import stream_settings
 from pidlease.storage.topics.stream_settings import STREAM_EXPIRES, STREAM_TTL, STREAM_TYPE
+from proxy.http.record_responses import WrongTypeError
+from proxy.http.request_batch import coding_of
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.http.streams.stream_offsets import BEGINNING, NOW, offset_of
 
@@ -42,8 +44,9 @@ _DEFAULT_TYPE: Final = "application/octet-stream"
 _READ: Final = {
     name.lower().encode(): name
     for name in (
-        "Content-Type", "Content-Length", "If-None-Match", "Host", CLOSED, TTL, EXPIRES_AT, SEQ,
-        FORKED_FROM, FORK_OFFSET, FORK_SUB_OFFSET, PRODUCER_ID, PRODUCER_EPOCH, PRODUCER_SEQ,
+        "Content-Type", "Content-Encoding", "Content-Length", "If-None-Match", "Host", CLOSED, TTL,
+        EXPIRES_AT, SEQ, FORKED_FROM, FORK_OFFSET, FORK_SUB_OFFSET, PRODUCER_ID, PRODUCER_EPOCH,
+        PRODUCER_SEQ,
     )
 }  # fmt: skip
 _DIGITS_MAX: Final = 15
@@ -96,6 +99,18 @@ class StreamHeaders:
         if len(values) > 1:
             raise InvalidStreamError(name, f"is there {len(values)} times")
         return values[0].decode("latin-1").strip()
+
+    def check_body(self, body: bytearray) -> None:
+        """Check that a body is not compressed: the values of streams are its bytes.
+
+        Raises:
+            WrongTypeError: it is.
+        """
+        coding = coding_of(self.found)
+        if body and coding:
+            raise WrongTypeError(
+                "Content-Encoding", f"{coding[:50]} is not supported here; send uncompressed"
+            )
 
     @property
     def closes(self) -> bool:

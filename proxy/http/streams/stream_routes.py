@@ -366,6 +366,7 @@ class StreamRoutes:
             if stream is None or stream.partition.gone:
                 return None
             headers = StreamHeaders(scope["headers"])
+            headers.check_body(body)
             named = by_headers(headers.found)
             content = self._content(stream, headers, body)
             if isinstance(content, Response):
@@ -646,7 +647,9 @@ class StreamRoutes:
 
     async def _body(self, request: Request, headers: StreamHeaders, held: HeldBytes) -> bytearray:
         announced = headers.found.get(CONTENT_LENGTH, (b"",))[0]
-        return await read_body(request.receive, announced, self._records.bytes_max, held)
+        body = await read_body(request.receive, announced, self._records.bytes_max, held)
+        headers.check_body(body)
+        return body
 
 
 class _Stored(Response):
@@ -826,6 +829,7 @@ _APPENDS: Final = (
     Problem.INVALID_JSON,
     Problem.INVALID_BATCH,
     Problem.INCOMPLETE_BODY,
+    Problem.UNSUPPORTED_BODY,
     Problem.POLICY_FORBIDDEN,
     Problem.KAFKA_FORBIDDEN,
     Problem.BODY_TOO_SLOW,
