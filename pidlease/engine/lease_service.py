@@ -24,7 +24,7 @@ from pidlease.engine.partition import Partition
 from pidlease.engine.partition_lookup import PartitionLookup
 from pidlease.storage.errors import LogError, NotOwnerError
 
-#: How long a lease waits for the next block of PIDs, in seconds.
+#: How long the leases of a request wait for the next block of PIDs, in seconds.
 _BLOCK_WAIT_SECONDS: Final = 2.0
 
 
@@ -70,6 +70,8 @@ class LeaseService:
         self._random = random.SystemRandom()
         self._grants: dict[tuple[object, ...], Binding | Exception] = {}
         self._assigned = ""
+        #: When the leases wait no longer for the next block; None: none waits.
+        self._give_up: float | None = None
 
     async def lease(self, wanted: LeaseWanted) -> Lease:
         """Lease a PID, or return where a leased one continues.
@@ -131,16 +133,22 @@ class LeaseService:
 
     async def _fresh(self, policy: Policy) -> int:
         leases = self._engine.leases
-        give_up = time.monotonic() + _BLOCK_WAIT_SECONDS
         while True:
             try:
-                return leases.lease(policy)
+                pid = leases.lease(policy)
             except NoPidError as error:
-                left = give_up - time.monotonic()
+                now = time.monotonic()
+                if self._give_up is None:
+                    self._give_up = now + _BLOCK_WAIT_SECONDS
+                left = self._give_up - now
                 # If the block has PIDs left, the lease table is full.
                 if leases.blocks.left or left <= 0 or not await leases.blocks.fetched(left):
                     leases.refuse(policy, error)
                     raise
+            else:
+                # Not for the whole request: it may need many blocks from a slow coordinator.
+                self._give_up = None
+                return pid
 
     async def _named(self, partition: Partition, name: str, wanted: LeaseWanted) -> Lease:
         grant = await self._grant(name, wanted)

@@ -47,6 +47,13 @@ def _holding(kinds: str) -> tuple[str, str]:
 
 ENGINE: Final = (
     Mutant(
+        "each lease of a batch waits for a coordinator that hangs",
+        "pidlease/engine/lease_service.py",
+        "                if self._give_up is None:\n",
+        "                if True:\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
         "judge always admits",
         _JUDGE,
         "    reason = malformed(rules, batch)\n    if reason:",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from pidlease.core.blocks import PidBlock
 from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
+from pidlease.engine import lease_service
 from pidlease.engine.append_outcome import Outcome, Status
 from pidlease.engine.append_service import AppendService
 from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.lease_service import LeaseService, UnknownPidError
+from pidlease.engine.leases.leases import NoPidError
 from pidlease.engine.named_leases import NameBusyError, NameConflictError, UnknownNameError
 from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
@@ -430,6 +433,42 @@ async def test_a_refused_grant_is_refused_for_the_whole_request(
         with pytest.raises(NamesError):
             await service.lease(each)
     assert len(calls) == 1
+
+
+async def test_a_request_waits_once_for_a_coordinator_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once each of its leases waited; after a block that came, the next ones may wait again."""
+    server = await begin()
+    blocks = server.engine.leases.blocks
+    monkeypatch.setattr(blocks, "_prefetch", lambda: None)
+    while blocks.prepare():
+        blocks.take()
+    now, waits, came = 0.0, list[float](), list[PidBlock]()
+
+    async def fetched(seconds: float) -> bool:
+        nonlocal now
+        waits.append(seconds)
+        if came:
+            now += seconds / 2
+            blocks._next = came.pop()
+        else:
+            now += seconds
+        return True
+
+    monkeypatch.setattr(blocks, "fetched", fetched)
+    monkeypatch.setattr(lease_service, "time", SimpleNamespace(monotonic=lambda: now))
+    asks = [LeaseWanted("t", 0), LeaseWanted("t", 0, name="n"), *[LeaseWanted("t", 1)] * 3]
+    service = LeaseService(server.engine, asks)
+    for each in asks:
+        with pytest.raises(NoPidError):
+            await service.lease(each)
+    assert waits == [2.0]
+    service = LeaseService(server.engine, asks)
+    for number in range(3):
+        came.append(PidBlock(1000 + number, 1, server.now_ms))
+        assert (await service.lease(asks[0])).pid >= 0
+    assert waits[1:] == [2.0] * 3
 
 
 async def test_a_grant_overtaken_on_the_way_to_the_owner_keeps_its_generation() -> None:
