@@ -55,6 +55,9 @@ class Apis(Protocol):
     def api_versions(self, header: RequestHeader) -> bytes:
         """Answer an ApiVersions request, of any version."""
 
+    async def look(self) -> None:
+        """Learn which topics exist, where other programs create some; not for long."""
+
     def answer(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
         """Answer any other request of a served version.
 
@@ -98,6 +101,7 @@ class EmbeddedApis:
         self.produce = self._produce.handle
         self.restrict_produce = self._produce.restrict
         self.api_versions = self._cluster.api_versions
+        self.look = self._metadata.look
 
     def start(self) -> None:
         """Start serving."""

@@ -114,6 +114,13 @@ class MetadataApi:
             write_tail(header.version),
         )
 
+    async def look(self) -> None:
+        """Learn which topics exist, where other programs create some; not for long."""
+        if self._look is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._look()
+
     async def _named(
         self,
         slot: Slot,
@@ -137,10 +144,8 @@ class MetadataApi:
             if number % _TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         missing = {each.topic for each in await self._engine.missing(unknown)}
-        if self._look is not None and any(map(self._is_unknown_id, requested)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._look()
+        if any(map(self._is_unknown_id, requested)):
+            await self.look()
         for number, topic in enumerate(requested, 1):
             parts.append(self._topic(cache, header.version, layout, topic, missing))
             if number % _TOPICS_AT_ONCE == 0:

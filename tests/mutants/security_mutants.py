@@ -43,6 +43,20 @@ _BROKERS: Final = "proxy/kafka/brokers.py"
 
 SECURITY: Final = (
     Mutant(
+        "Kafka decides about topics with unknown ids",
+        _APIS,
+        "                return _UNKNOWN_ID\n",
+        "                return None\n",
+        (_MATRIX,),
+    ),
+    Mutant(
+        "a topic that Kafka has just made is denied to those who name it by its id",
+        _APIS,
+        "            if code is _UNKNOWN_ID and not looked:\n",
+        "            if False:\n",
+        (_MATRIX,),
+    ),
+    Mutant(
         "a PUT gives an expiry to a topic that its client may not delete",
         "proxy/http/streams/stream_catalog.py",
         "    if STREAM_TTL in settings or STREAM_EXPIRES in settings:",

@@ -1,7 +1,9 @@
 """The matrix of rights: each API key and version, for clients with and without each right."""
 
 import re
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -110,6 +112,13 @@ class _Inner:
         self.topics: Any = None
         self.seen: list[tuple[Any, bytes]] = []
         self.produce = self.api_versions = None
+        #: Called when other programs' topics are looked for.
+        self.on_look: Callable[[], None] = lambda: None
+        self.looks = 0
+
+    async def look(self) -> None:
+        self.looks += 1
+        self.on_look()
 
     def answer(self, slot: Any, header: Any, frame: bytearray) -> bytes:
         """Answer without an error."""
@@ -257,3 +266,50 @@ def _renamed(item: Any) -> Any:
         return "secret"
     return {name: "secret" if value in (TOPIC, GROUP, ID) else value
             for name, value in item.items()}  # fmt: skip
+
+
+_BY_ID: Final[dict[int, dict[str, object]]] = {
+    api.API_METADATA: {"allow_auto_topic_creation": False,
+                       "include_topic_authorized_operations": False},
+    api.API_DELETE_TOPICS: {"timeout": timedelta(seconds=1)},
+}  # fmt: skip
+_SEE: Final = {api.API_METADATA: _OP.DESCRIBE, api.API_DELETE_TOPICS: _OP.DELETE}
+
+
+async def _by_ids(apis: SecuredApis, key: int, *ids: uuid.UUID | None) -> list[int]:
+    """The error codes of a request for topics by their ids."""
+    version = VERSIONS[key][1]
+    topics = [{"name": None, "topic_id": each} for each in ids]
+    frame = bytearray(encode_request(key, version, {"topics": topics, **_BY_ID[key]}, 7))
+    answered = apis.answer(_slot("alice"), read_request_header(frame), frame)
+    answer = answered if isinstance(answered, bytes) else await answered
+    assert answer is not None
+    rows = getattr(decode_response(key, version, answer)[1], RULES[key].answers)
+    assert {each.name for each in rows} == {None}
+    return sorted(int(each.error_code) for each in rows)
+
+
+@pytest.mark.parametrize("key", _BY_ID)
+async def test_a_topic_with_an_unknown_id_is_not_for_kafka_to_decide_about(key: int) -> None:
+    """Kafka knows topics that this server does not know yet, and not the client's rights."""
+    apis, inner, _ = _apis(allow("alice", _OP.ALL, _T, "*"))
+    assert await _by_ids(apis, key, uuid.uuid4(), uuid.uuid4()) == [100, 100]
+    assert (inner.seen, inner.looks) == ([], 1)
+    # One that names nothing: the handlers refuse it.
+    await _by_ids(apis, key, None)
+    assert (len(inner.seen), inner.looks) == (1, 1)
+
+
+@pytest.mark.parametrize("key", _BY_ID)
+async def test_a_topic_that_was_just_made_is_found_before_its_rights_are_decided(key: int) -> None:
+    id_ = uuid.uuid4()
+    for acls, codes, passed in (([], [29], 0), ([allow("alice", _SEE[key], _T, "new")], [0], 1)):
+        apis, inner, _ = _apis(*acls)
+
+        def found(engine: Any = apis._engine) -> None:
+            engine.topics["new"] = SimpleNamespace(name="new", topic_id=id_.hex)
+            engine.topics_version += 1
+
+        inner.on_look = found
+        assert await _by_ids(apis, key, id_) == codes
+        assert (len(inner.seen), inner.looks) == (passed, 1)

@@ -39,6 +39,7 @@ from pidlease.kafka.codec.messages import (
     read_request_slowly,
     write_request,
 )
+from pidlease.kafka.codec.metadata import BY_ID_FROM
 from pidlease.kafka.codec.primitives import MalformedError, RequestHeader
 from pidlease.kafka.codec.time_slices import TimeSlices, at_once
 from proxy.kafka.access.acls_api import AclsApi
@@ -86,6 +87,7 @@ _Permits = Callable[..., bool]
 _Rewrite = Callable[[bytes], Coroutine[Any, Any, bytes]]
 #: Version 0 cannot ask for no topic at all.
 _METADATA_VERSION_MIN: Final = 1
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
 #: Later versions ask about several groups at once.
 _OFFSET_FETCH_VERSION_MAX: Final = 7
 
@@ -214,6 +216,7 @@ class SecuredApis:
         self._describing: Final = ClusterApi(config, advertised(self.versions))
         self.api_versions = self._describing.api_versions
         self.produce = inner.produce
+        self.look = inner.look
         users, acl_api, quotas = ScramUsersApi(security), _acls_api(security), QuotasApi(security)
         self._own: Final = {
             API_DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe,
@@ -318,8 +321,14 @@ class SecuredApis:
             cast(SecureConnection, slot.connection).release()
         return answered if isinstance(answered, bytes) else await answered
 
-    async def _decide(self, slot: Slot, header: RequestHeader, frame: bytearray) -> Answered:
-        """Answer a request, or refuse it; if it is long, let other tasks run meanwhile."""
+    async def _decide(
+        self, slot: Slot, header: RequestHeader, frame: bytearray, *, looked: bool = False
+    ) -> Answered:
+        """Answer a request, or refuse it; if it is long, let other tasks run meanwhile.
+
+        Parameters:
+            looked: whether a topic that is not known by its id is known not to exist.
+        """
         request = await read_request_slowly(header, frame)
         key = header.api_key
         rule = RULES[key]
@@ -334,13 +343,28 @@ class SecuredApis:
             return self._own[key](caller, header, request)
         array = rule.array(request)
         if array and getattr(request, array) is not None:
-            return await self._decide_items(slot, header, frame, request, permits)
+            return await self._decide_items(slot, header, frame, request, permits, looked=looked)
         if key == API_METADATA:
             return self._list_topics(slot, header, frame, request)
         return self._answer_shown(slot, header, frame, rule)
 
+    async def _decide_looked(
+        self, slot: Slot, header: RequestHeader, frame: bytearray
+    ) -> bytes | None:
+        """Learn which topics exist, and decide about a request by topics' ids then."""
+        await self._inner.look()
+        answered = await self._decide(slot, header, frame, looked=True)
+        return answered if isinstance(answered, bytes) else await answered
+
     async def _decide_items(
-        self, slot: Slot, header: RequestHeader, frame: bytearray, request: Any, permits: _Permits
+        self,
+        slot: Slot,
+        header: RequestHeader,
+        frame: bytearray,
+        request: Any,
+        permits: _Permits,
+        *,
+        looked: bool,
     ) -> Answered:
         key, rule, turns = header.api_key, RULES[header.api_key], TimeSlices()
         array = rule.array(request)
@@ -351,6 +375,8 @@ class SecuredApis:
         refused: dict[Any, ErrorCode] = {}  # each once, however often it is named
         for item in getattr(request, array):
             code = self._refusal(permits, rule, request, item)
+            if code is _UNKNOWN_ID and not looked:
+                return self._decide_looked(slot, header, frame)
             if code is None:
                 kept.append(item)
             else:
@@ -417,15 +443,21 @@ class SecuredApis:
         return answer
 
     def _refusal(self, permits: _Permits, rule: Rule, request: Any, item: Any) -> ErrorCode | None:
-        """Return the error of an item that the client has no right to; None: it has."""
+        """Return the error of an item that the client has no right to; None: it has.
+
+        A topic with an unknown id is not passed on: Kafka may know it, and not the client's rights.
+        """
         if rule.item is None:
             return TOPIC_REFUSED
         named = item
         by_id = rule is RULES[API_METADATA] or rule is RULES[API_DELETE_TOPICS]
         if by_id and getattr(item, "name", item) is None:
-            found = self._ids.find(item.topic_id.hex) if item.topic_id is not None else None
+            is_metadata = rule is RULES[API_METADATA]
+            if item.topic_id is None or (is_metadata and request.__version__ < BY_ID_FROM):
+                return None  # it names nothing, and the response says so
+            found = self._ids.find(item.topic_id.hex)
             if found is None:
-                return None  # there is no such topic, and the response says so
+                return _UNKNOWN_ID
             named = dataclasses.replace(item, name=found.name)
         need = rule.item(request, named)
         if not permits(*need.rights):

@@ -156,6 +156,7 @@ class ForwardedApis:
             engine, config.cluster, self.topics.create_on_use, leader_epoch=-1,
             look=self._cluster.refresh, brokers=brokers,
         )  # fmt: skip
+        self.look = self._metadata.look
         self._coordinators = upstream.coordinators
         self._finding = FindCoordinatorApi(self._coordinators, brokers)
         self._joining = SplitRequests(self._cluster, self._coordinators)
