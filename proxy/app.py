@@ -286,8 +286,10 @@ class App:
         if self._security is not None:
             backend.acls, backend.to_members = self._security.kafka_acls, self._security.to_members
         await backend.open()
-        if self._security is not None and backend.common is not None:
-            await self._security.share(backend.common)
+        if self._security is not None:
+            if backend.common is not None:
+                await self._security.share(backend.common)
+            await self._security.keep_stand_ins()
         self._engine = Engine(
             backend.store,
             backend.snapshots,

@@ -1,6 +1,7 @@
 """The SCRAM credentials of users (RFC 5802): never a password, only what verifies one.
 
 They stand in `security/users` of the data directory, one checked line for each user and mechanism.
+`security/stand-ins` has what the salts of unknown users are made of.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 ITERATIONS_DEFAULT: Final = 10_000
 _SALT_BYTES: Final = 24
+_SECRET_BYTES: Final = 32
 _SALT_BYTES_MIN: Final = 12
 _SALT_BYTES_MAX: Final = 256
 USER_LENGTH_MAX: Final = 249
@@ -157,15 +159,24 @@ def verifies(credential: Credential, password: str) -> bool:
     return hmac.compare_digest(stored_key, credential.stored_key)
 
 
+def new_secret() -> bytes:
+    """Return a secret of stand-ins."""
+    return secrets.token_bytes(_SECRET_BYTES)
+
+
 class StandIns:
     """Credentials of users that do not exist, the same for the same name.
 
     An attacker learns from no response whether a user exists: the salt of an unknown user does not
-    change from login to login.
+    change from login to login, nor by a restart, and is the same at all servers with common users.
     """
 
     def __init__(self) -> None:
-        self._secret: Final = secrets.token_bytes(32)
+        self._secret = new_secret()
+
+    def use(self, secret: bytes) -> None:
+        """Make the credentials of a secret that is stored, from now on."""
+        self._secret = secret
 
     def of(self, user: str, mechanism: str) -> Credential:
         """Return the credential of a user that does not exist; no password fits it."""
@@ -230,6 +241,26 @@ def changed(
     return (found | by_user(upserted)).values()
 
 
+def _secret_from(fields: Mapping[str, Any]) -> bytes:
+    """Return the secret of a line of the file.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        secret = b64decode(fields["secret"], validate=True)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the line is no secret ({error!r})") from error
+    if len(secret) != _SECRET_BYTES:
+        raise ValueError(f"a secret has {_SECRET_BYTES} bytes")
+    return secret
+
+
+#: The file of the secret of stand-ins.
+STAND_IN_FILE: Final = EntryKind(
+    "stand-ins", "secrets of stand-ins", 1, _secret_from,
+    lambda secret: {"secret": b64encode(secret).decode()}, key=lambda _: None, checked=True,
+)  # fmt: skip
 #: The file of the credentials.
 USER_FILE: Final = EntryKind(
     "users", "credentials", 100_000, credential_from, fields_of,

@@ -27,12 +27,15 @@ from proxy.security.password_check import PasswordCheck
 from proxy.security.quota_rules import QUOTA_FILE, Quota, Rules, rules_of
 from proxy.security.quotas import Quotas
 from proxy.security.scram_credentials import (
+    MECHANISMS,
+    STAND_IN_FILE,
     USER_FILE,
     Credential,
     Credentials,
     StandIns,
     by_user,
     changed,
+    new_secret,
 )
 from proxy.security.security_config import SecurityConfig, SecurityError
 from proxy.security.server_certificates import ServerCertificates
@@ -60,7 +63,7 @@ def principal_of(user: str) -> str:
 
 def _unexpected(error: Exception) -> Exception | None:
     """Return an error if the log needs its traceback."""
-    return None if isinstance(error, OSError | SecurityError) else error
+    return None if isinstance(error, OSError | SecurityError | EntryFileError) else error
 
 
 def user_of(principal: str) -> str:
@@ -104,6 +107,13 @@ class Security:
         self._users: Final = EntryFile(files, folder, USER_FILE)
         self._acls: Final = EntryFile(files, folder, ACL_FILE)
         self._quotas: Final = EntryFile(files, folder, QUOTA_FILE)
+        self._secrets: Final = EntryFile(files, folder, STAND_IN_FILE)
+        #: Whether clients of Kafka see the salts of users.
+        self._has_scram: Final = config.kafka_login and any(
+            each in config.mechanisms for each in MECHANISMS.values()
+        )
+        #: Whether the secret of stand-ins has yet to be stored.
+        self._keeps_secret = False
         #: The files that other servers have as well, by their paths; none: they are this one's own.
         self._common: dict[Path, CommonFile[Any]] = {}
         #: While a file and the coordinator's are made the same, or a request changes them.
@@ -135,6 +145,8 @@ class Security:
             self.quotas.replace(rules_of(await asyncio.to_thread(self._quotas.read)))
         except (OSError, EntryFileError) as error:
             raise SecurityError(str(error)) from error
+        if self._has_scram:
+            await self._is_read("stand-ins", self._reload_stand_ins)
         self._watching = asyncio.create_task(self._watch())
 
     @property
@@ -213,6 +225,8 @@ class Security:
         last time count.
         """
         shared: list[EntryFile[Any]] = [self._users, self._quotas]
+        if self._has_scram:
+            shared.append(self._secrets)
         if self.authorizer is not None and self.kafka_acls is None:
             shared.append(self._acls)
         self._common = {each.path: CommonFile(each, files) for each in shared}
@@ -221,6 +235,29 @@ class Security:
                 break
             await asyncio.sleep(_WATCH_SECONDS)
         await self.reload()
+
+    async def keep_stand_ins(self) -> None:
+        """Store the secret of stand-ins, unless there is one, now or as soon as possible.
+
+        Call it after `share`, if that is called: another server's secret may be there.
+        """
+        self._keeps_secret = self._has_scram
+        await self._store_secret()
+
+    async def _store_secret(self) -> None:
+        if not self._keeps_secret:
+            return
+        try:
+            async with self._syncing:
+                if not await asyncio.to_thread(self._secrets.read):
+                    await self._change(self._secrets, lambda known: known or [new_secret()])
+            await self._reload_stand_ins()
+        except Exception as error:  # noqa: BLE001 - clients log in without it
+            what = "unknown users have other salts after a restart, or at other servers"
+            LINES.write(_log, "warning", what, kind_of(error), _unexpected(error),
+                        file=str(self._secrets.path), error=str(error))  # fmt: skip
+            return
+        self._keeps_secret = False
 
     async def _sync_changed(self) -> bool:
         """Make those files the same that have changed, here or at the coordinator.
@@ -263,6 +300,8 @@ class Security:
             ("ACLs", [self._acls.path], self._reload_acls),
             ("quotas", [self._quotas.path], self._reload_quotas),
         ]
+        if self._has_scram:
+            found.append(("stand-ins", [self._secrets.path], self._reload_stand_ins))
         if self.certificates is not None:
             reload = partial(asyncio.to_thread, self.certificates.reload)
             found.append(("certificates", self.certificates.paths, reload))
@@ -286,6 +325,10 @@ class Security:
         if users != self.credentials:
             self._note_change(self._users.path)
         self._use(users)
+
+    async def _reload_stand_ins(self) -> None:
+        for secret in await asyncio.to_thread(self._secrets.read):
+            self.stand_ins.use(secret)
 
     async def _reload_quotas(self) -> None:
         rules = rules_of(await asyncio.to_thread(self._quotas.read))
@@ -316,6 +359,7 @@ class Security:
                 if self._common:
                     await self._sync_changed()
                     await self.reload(everything=False)
+                await self._store_secret()
             except Exception as error:  # noqa: BLE001 - a bug of ours: the next time it may succeed
                 LINES.write(_log, "error", "changed files were not read; they are tried again",
                             kind_of(error), error, error=repr(error))  # fmt: skip

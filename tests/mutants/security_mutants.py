@@ -43,6 +43,20 @@ _BROKERS: Final = "proxy/kafka/brokers.py"
 
 SECURITY: Final = (
     Mutant(
+        "each server has other salts for unknown users",
+        "proxy/security/security.py",
+        "            shared.append(self._secrets)\n",
+        "            pass\n",
+        (f"{_IN_COMMON}::test_an_unknown_user_has_the_same_salt_at_all_servers",),
+    ),
+    Mutant(
+        "each start has other salts for unknown users",
+        "proxy/security/scram_credentials.py",
+        "        self._secret = secret\n",
+        "        pass\n",
+        (f"{_IN_COMMON}::test_an_unknown_user_has_the_same_salt_at_all_servers",),
+    ),
+    Mutant(
         "Kafka decides about topics with unknown ids",
         _APIS,
         "                return _UNKNOWN_ID\n",

@@ -99,6 +99,10 @@ async def test_aiokafka(running: Running, mechanism: str) -> None:
         await consumer.stop()
 
 
+def test_a_start_stores_what_the_salts_of_unknown_users_are_made_of(running: Running) -> None:
+    assert (running.data / "security" / "stand-ins").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_client_with_a_wrong_password_is_refused(running: Running) -> None:
     errors: list[Any] = []
     producer = Producer(running.librdkafka("alice", "SCRAM-SHA-256", **{

@@ -519,3 +519,65 @@ async def test_processes_that_share_a_folder_begin_with_the_same(tmp_path: Path)
         assert _seen_by(security) == {_B}
         await security.close()
     await other.close()
+
+
+_SCRAM: Final = SecurityConfig(kafka=LOGIN, mechanisms=(SHA_256,))
+
+
+async def _salts(
+    folder: Path, rows: MemoryJournal | None, config: SecurityConfig = _SCRAM, *, away: bool = False
+) -> tuple[bytes, bytes]:
+    """The salts of two users that do not exist, after a server's start."""
+    security = Security(config, RealFiles(), folder / "security")
+    await security.start()
+    if rows is not None:
+        files = _Away(MemoryJournal(rows))
+        files.away = away
+        await security.share(files)
+    await security.keep_stand_ins()
+    found = [security.stand_ins.of(user, SHA_256).salt for user in ("nobody", "nobody2")]
+    await security.close()
+    return found[0], found[1]
+
+
+async def test_an_unknown_user_has_the_same_salt_at_all_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user has: otherwise two of them show which users exist. And after a restart."""
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.0)
+    rows = MemoryJournal()
+    first = await _salts(tmp_path / "one", rows)
+    assert first[0] != first[1]
+    with capture_logs() as lines:
+        for folder in ("one", "two", "two"):
+            assert await _salts(tmp_path / folder, rows) == first
+        assert await _salts(tmp_path / "two", rows, away=True) == first
+    assert not any(each["log_level"] == "warning" and "stand-ins" in str(each.get("file"))
+                   and "another file" in each["event"] for each in lines)  # fmt: skip
+    alone = await _salts(tmp_path / "alone", None)
+    assert alone != first
+    assert await _salts(tmp_path / "alone", None) == alone
+    stored = tmp_path / "alone" / "security" / "stand-ins"
+    assert stored.stat().st_mode & 0o777 == 0o600
+    stored.write_bytes(b"damaged")  # it refuses no start
+    assert await _salts(tmp_path / "alone", None) != alone
+    await _salts(tmp_path / "none", None, SecurityConfig(kafka=LOGIN, mechanisms=("OAUTHBEARER",)))
+    assert not (tmp_path / "none").exists()
+
+
+async def test_stand_ins_are_stored_when_the_coordinator_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.security.security._WATCH_SECONDS", 0.0)
+    rows = MemoryJournal()
+    first = await _salts(tmp_path / "one", rows)
+    security = Security(_SCRAM, RealFiles(), tmp_path / "two" / "security")
+    await security.start()
+    files = _Away(MemoryJournal(rows))
+    files.away = True
+    await security.share(files)
+    await security.keep_stand_ins()
+    assert security.stand_ins.of("nobody", SHA_256).salt != first[0]
+    files.away = False
+    await until(lambda: security.stand_ins.of("nobody", SHA_256).salt == first[0])
+    await security.close()

@@ -99,8 +99,8 @@ _NOT_CACHED: Final = "no-store"
 #: To be asked for again each time, with the ETag.
 _ASKED_AGAIN: Final = "no-cache"
 #: The headers of all responses: browsers neither guess a type, nor keep other origins out. And a
-#: stream that a browser shows as a page runs no script: any client may have written it, and it would
-#: act for the user of the browser.
+#: stream that a browser shows as a page runs no script: any client may have written it, and it
+#: would act for the user of the browser.
 SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"cross-origin"),
