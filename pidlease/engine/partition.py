@@ -741,6 +741,11 @@ class Partition:
         return min(self.table.next_offset, self.log.end_offset)
 
     @property
+    def log_is_shared(self) -> bool:
+        """Whether other servers write to its log. A read of it may wait for long then."""
+        return self._shared
+
+    @property
     def incomplete(self) -> str:
         """Why acknowledged records cannot be read; empty: all can be.
 

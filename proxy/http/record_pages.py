@@ -12,9 +12,9 @@ from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
-import structlog
 from starlette.requests import Request
 
+from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.engine import UnknownTopicError
 from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import RECORD_OVERHEAD_BYTES, ReadQuery, content_in_json
@@ -25,15 +25,10 @@ from pidlease.kafka.records.batch_records import (
     records_in,
 )
 from pidlease.kafka.records.identity_header import HEADER_KEY
-from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
+from proxy.http.log_reads import LogReads
 from proxy.http.record_responses import UnreadableError
 
-#: Reads that run at once: each needs memory beside its response, which no budget counts.
-_AT_ONCE: Final = 2
-
-_log = structlog.get_logger(__name__)
 _OURS: Final = HEADER_KEY.decode()
 
 _encode: Final[Callable[[object], str]] = json.JSONEncoder(
@@ -120,12 +115,16 @@ def _content_in_json(content: bytes | None) -> str:
 
 
 class Reads:
-    """Reads pages of records, a bounded number at a time."""
+    """Reads pages of records, a bounded number at a time.
 
-    def __init__(self) -> None:
+    Parameters:
+        memory: for reads and their responses.
+    """
+
+    def __init__(self, memory: ByteBudget) -> None:
         self._waiting: set[asyncio.Event] = set()
         self._closing = False
-        self._reading: Final = asyncio.Semaphore(_AT_ONCE)
+        self._reads: Final = LogReads(memory)
 
     def close(self) -> None:
         """End all waiting reads; they return the records that are there."""
@@ -134,13 +133,14 @@ class Reads:
             event.set()
 
     async def page(
-        self, request: Request, partition: Partition, query: ReadQuery, pool: IoPool
+        self, request: Request, partition: Partition, query: ReadQuery, pool: IoPool, own: int
     ) -> Page:
         """Read a page; wait for records if there is none yet.
 
         Parameters:
             request: the wait ends when its client disconnects.
             pool: threads for large pages.
+            own: bytes of the memory that the request holds already.
 
         Raises:
             UnknownTopicError: the topic was deleted meanwhile.
@@ -148,6 +148,7 @@ class Reads:
             UnreadableError: the batch at the offset cannot be read.
             LogStoppedError: the partition is stopped, and has no readable record at the offset.
             LogError: the log cannot be read.
+            NoRoomError: there is no memory for what has arrived from Kafka.
         """
         offset = partition.log.start_offset if query.offset is None else query.offset
         if offset >= partition.readable_end and partition.incomplete:
@@ -157,17 +158,7 @@ class Reads:
         _check_there(partition)
         if offset == partition.readable_end:
             return Page(b"", offset)
-        async with self._reading:
-            try:
-                part = await partition.log.read(offset, query.max_bytes)
-            except OffsetRangeError:
-                if partition.incomplete:
-                    raise partition.stopped_error() from None
-                raise
-            except OSError as error:
-                LINES.write(_log, "error", "a log cannot be read", kind_of(error),
-                            partition=str(partition.name), error=str(error))  # fmt: skip
-                raise LogError(reason_for_clients(error)) from error
+        async with self._reads.part(partition, offset, query.max_bytes, own) as part:
             _check_there(partition)
             partition.counts.read(len(part.data), part.whole.batches, part.whole.records)
             data = bytes(part.data)

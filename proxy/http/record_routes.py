@@ -115,7 +115,7 @@ class RecordRoutes:
         self.maker: Final = BatchMaker(limits.batch_bytes_max)
         self.append_memory: Final = ByteBudget(limits.memory_bytes_max)
         self.read_memory: Final = ByteBudget(limits.memory_bytes_max)
-        self._reads: Final = Reads()
+        self._reads: Final = Reads(self.read_memory)
         self._service: AppendService | None = None
         self.router: Final = APIRouter(tags=["records"])
         self.router.add_api_route(
@@ -271,7 +271,8 @@ class RecordRoutes:
             return await self._owners.send_on(request, found.name, b"", self.read_memory)
         held = HeldBytes(self.read_memory)
         try:
-            page = await self._reads.page(request, found, query, self.service().engine.pool)
+            pool = self.service().engine.pool
+            page = await self._reads.page(request, found, query, pool, held.size)
             content = _content(found, page)
             held.more(len(content))
             return HeldResponse(content, held)

@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Producer
 
+from pidlease.engine.partition import Partition
 from pidlease.http_api.record_messages import READ_BYTES_MAX, RecordsAnswer
 from pidlease.kafka.records.batch_records import UNPACKED_MAX
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
@@ -413,6 +414,46 @@ async def test_large_pages_are_made_in_a_thread_few_at_a_time(
         await here.append(values("small"))
         assert len((await here.records(offset=5000)).records) == 1
         assert main in places
+
+
+async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition of Kafka without a leader: once two such reads stopped all."""
+    monkeypatch.setattr(Partition, "log_is_shared", True)
+    limits = RecordLimits(memory_bytes_max=2_000_000)
+    async with door(tmp_path, limits=limits) as here:
+        for number in range(2):
+            assert (await here.append(values("x" * 900_000), partition=number))[0] == 200
+        waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
+        read = here.partition.log.read
+
+        async def held(*arguments: int) -> Any:
+            waiting.release()
+            await go_on.wait()
+            return await read(*arguments)
+
+        page, go_on_converting = records_pages.page_of, threading.Event()
+
+        def slow(*arguments: Any) -> Page:
+            go_on_converting.wait(WAIT_S)
+            return page(*arguments)
+
+        async with asyncio.timeout(WAIT_S):
+            monkeypatch.setattr(here.partition.log, "read", held)
+            readers = [asyncio.create_task(here.read(0)) for _ in range(6)]
+            for _ in readers:
+                await waiting.acquire()
+            assert (await here.read(1))[0] == 200
+            # What has arrived and is not converted yet counts.
+            monkeypatch.setattr(records_pages, "page_of", slow)
+            go_on.set()
+            done, _ = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+            go_on_converting.set()
+            assert {each.result()[0] for each in done} == {503}
+            assert {(await each)[0] for each in readers} == {200, 503}
+            monkeypatch.undo()
+            assert [(await here.read(number))[0] for number in (0, 1)] == [200, 200]
 
 
 async def test_many_tiny_records_come_to_an_end(tmp_path: Path) -> None:

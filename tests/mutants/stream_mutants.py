@@ -12,6 +12,11 @@ _KILL: Final = f"{_STREAMS}::test_what_is_acknowledged_outlives_a_kill"
 _HALF: Final = f"{_STREAMS}::test_a_stream_without_its_first_record_does_not_exist"
 _PAGES: Final = "proxy/http/streams/stream_pages.py"
 _SHARED: Final = "tests/streams/test_shared_reads.py"
+_LOG_READS: Final = "proxy/http/log_reads.py"
+_HOLD_UP: Final = (
+    "tests/http_api/test_records_read.py"
+    "::test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_partitions"
+)
 _PIPELINED: Final = (
     "tests/http_api/test_pipelined_requests.py::test_a_malformed_request_is_refused_in_its_turn"
 )
@@ -19,6 +24,20 @@ _GATES: Final = "tests/unit/engine/test_stream_gate.py"
 _ORDER: Final = "tests/streams/test_reordering.py::test_requests_in_any_order_are_stored_in_order"
 
 STREAMS: Final = (
+    Mutant(
+        "two reads that wait for Kafka hold up all reads over HTTP",
+        _LOG_READS,
+        "        if not partition.log_is_shared:\n",
+        "        if True:\n",
+        (_HOLD_UP,),
+    ),
+    Mutant(
+        "what has arrived from Kafka counts for nothing until it is converted",
+        _LOG_READS,
+        "        if not self._memory.reserve(size, own=own):\n",
+        "        if not self._memory.reserve(0, own=own):\n",
+        (_HOLD_UP,),
+    ),
     Mutant(
         "a compressed body is stored as the values of a stream",
         "proxy/http/streams/stream_requests.py",

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pidlease.engine.partition import Partition
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import Door, door, listening
 from tests.servers.waiting import WAIT_S
@@ -112,3 +113,32 @@ async def test_a_reader_that_leaves_does_not_end_the_read_of_others(
         go_on.set()
         async with asyncio.timeout(_HANG_S):
             assert [(await each).content for each in readers[1:]] == [b"a", b"a"]
+
+
+async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition of Kafka without a leader: once two such reads stopped all."""
+    monkeypatch.setattr(Partition, "log_is_shared", True)
+    async with door(tmp_path) as here, client_of(here) as client:
+        partition = await made(here, client, "a")
+        other = _PATH + "2"
+        assert (await client.put(other, headers=_TEXT, content="b")).status_code == 201
+        waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
+        read = partition.log.read
+
+        async def held(*arguments: int) -> Any:
+            waiting.release()
+            await go_on.wait()
+            return await read(*arguments)
+
+        monkeypatch.setattr(partition.log, "read", held)
+        readers = []
+        async with asyncio.timeout(_HANG_S):
+            for _ in range(3):  # each with another end, so that they share no read
+                readers.append(asyncio.create_task(client.get(_PATH)))
+                await waiting.acquire()
+                assert (await client.post(_PATH, content="c", headers=_TEXT)).status_code == 204
+            assert (await client.get(other)).content == b"b"
+            go_on.set()
+            assert [(await each).content for each in readers] == [b"a", b"ac", b"acc"]

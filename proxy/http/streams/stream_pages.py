@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-import structlog
-
+from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.partition import Partition
 from pidlease.engine.stream_gate import STREAM_HEADER, Closing
 from pidlease.kafka.records.batch_records import (
@@ -18,9 +17,9 @@ from pidlease.kafka.records.batch_records import (
 )
 from pidlease.kafka.records.identity_header import HEADER_NAME
 from pidlease.kafka.records.record_batch import whole_batches
-from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
+from pidlease.storage.errors import OffsetRangeError
 from pidlease.storage.io_pool import IoPool
+from proxy.http.log_reads import LogReads
 from proxy.http.record_responses import UnreadableError
 from proxy.http.streams.json_values import as_json
 from proxy.http.streams.single_values import VALUE_BYTES, Leading, leading_values
@@ -28,10 +27,6 @@ from proxy.http.streams.single_values import VALUE_BYTES, Leading, leading_value
 #: How many reads are kept, and how large one may be, in bytes.
 _RECENT_MAX: Final = 32
 _RECENT_BYTES: Final = 32 << 10
-#: Reads that run at once: each needs memory beside its response, which no budget counts.
-_AT_ONCE: Final = 2
-
-_log = structlog.get_logger(__name__)
 
 
 class Span(NamedTuple):
@@ -124,15 +119,25 @@ class StreamReads:
 
     An append wakes all readers at the end of a stream, and all want the same values: so one read is
     for all that want it, and small reads are kept for a while. What they return does not change.
+
+    Parameters:
+        memory: for reads and their responses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ByteBudget) -> None:
         self._recent: OrderedDict[_ReadKey, Read] = OrderedDict()
         self._running: dict[_ReadKey, asyncio.Task[Read]] = {}
-        self._reading: Final = asyncio.Semaphore(_AT_ONCE)
+        self._reads: Final = LogReads(memory)
 
     async def page(
-        self, spans: Sequence[Span], offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
+        self,
+        spans: Sequence[Span],
+        offset: int,
+        bytes_max: int,
+        pool: IoPool,
+        own: int,
+        *,
+        is_json: bool,
     ) -> Values:
         """Read values from an offset on, if there are any.
 
@@ -140,18 +145,20 @@ class StreamReads:
             spans: the parts of the stream, in order.
             bytes_max: of values, but at least one is returned.
             pool: threads for large pages.
+            own: bytes of the memory that the request holds already.
 
         Raises:
             OffsetRangeError: the log does not have the offset any more.
             UnreadableError: the batch at the offset cannot be read.
             LogStoppedError: the partition is stopped, and has no readable record at the offset.
             LogError: the log cannot be read.
+            NoRoomError: there is no memory for what has arrived from Kafka.
         """
         values: list[bytes] = []
         left = bytes_max
         for span in _from(spans, offset):
             while offset < span.end and left > 0:
-                found = await self._read(span, offset, left, pool, is_json=is_json)
+                found = await self._read(span, offset, left, pool, own, is_json=is_json)
                 if found.next_offset <= offset:
                     return Values(values, offset)
                 values += found.values
@@ -162,7 +169,7 @@ class StreamReads:
         return Values(values, offset)
 
     async def _read(
-        self, span: Span, offset: int, bytes_max: int, pool: IoPool, *, is_json: bool
+        self, span: Span, offset: int, bytes_max: int, pool: IoPool, own: int, *, is_json: bool
     ) -> Values:
         partition, at, end = span.partition, offset - span.base, span.end - span.base
         partition.check_owned()  # what a fork inherits may be another server's
@@ -173,7 +180,7 @@ class StreamReads:
         if read is None:
             running = self._running.get(key)
             if running is None:
-                running = asyncio.create_task(self._fetch(key, pool))
+                running = asyncio.create_task(self._fetch(key, pool, own))
                 self._running[key] = running
                 running.add_done_callback(partial(self._ended, key))
             # A client that disconnects does not end the read of the others.
@@ -182,10 +189,10 @@ class StreamReads:
         values, next_offset = read.found
         return Values(values, next_offset + span.base)
 
-    async def _fetch(self, key: _ReadKey, pool: IoPool) -> Read:
+    async def _fetch(self, key: _ReadKey, pool: IoPool, own: int) -> Read:
         partition, at, end, bytes_max, is_json = key
-        async with self._reading:
-            data = await _bytes_at(partition, at, bytes_max)
+        async with self._reads.part(partition, at, bytes_max, own) as part:
+            data = bytes(part.data)
             convert = partial(read_of, data, at, end, bytes_max, is_json=is_json)
             read = convert() if is_small(data) else await pool.run(convert)
         if read.size <= _RECENT_BYTES and read.found.next_offset > at:
@@ -202,16 +209,3 @@ class StreamReads:
 
 def _from(spans: Sequence[Span], offset: int) -> Iterator[Span]:
     return (span for span in spans if span.end > offset)
-
-
-async def _bytes_at(partition: Partition, at: int, bytes_max: int) -> bytes:
-    try:
-        return bytes((await partition.log.read(at, bytes_max)).data)
-    except OffsetRangeError:
-        if partition.incomplete:
-            raise partition.stopped_error() from None
-        raise
-    except OSError as error:
-        LINES.write(_log, "error", "a log cannot be read", kind_of(error),
-                    partition=str(partition.name), error=str(error))  # fmt: skip
-        raise LogError(reason_for_clients(error)) from error

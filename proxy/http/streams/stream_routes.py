@@ -142,7 +142,7 @@ class StreamRoutes:
         self.prefix: Final = prefix
         self._records: Final = records
         self._poll_seconds: Final = poll_seconds
-        self._reads: Final = StreamReads()
+        self._reads: Final = StreamReads(records.read_memory)
         self._live: Final = LiveReads()
         self.router: Final = APIRouter(tags=["streams"])
         self._by_method: Final = {
@@ -549,20 +549,21 @@ class StreamRoutes:
                     stream.gate.touch()
                 values = Values([], offset)
                 if not self._live.ending:
-                    values = await self._page(stream, offset, READ_BYTES_DEFAULT)
+                    values = await self._page(stream, offset, READ_BYTES_DEFAULT, held.size)
             return self._read(request, stream, query, values, held)
         except BaseException:
             held.release()
             raise
 
-    async def _page(self, stream: Stream, offset: int, bytes_max: int) -> Values:
+    async def _page(self, stream: Stream, offset: int, bytes_max: int, own: int = 0) -> Values:
         if stream.partition.gone:
             raise UnknownStreamError("the stream was deleted")
         stream.partition.check_owned()
         await stream.gate.known()
         pool = self._records.service().engine.pool
         spans = self.catalog.spans(stream)
-        return await self._reads.page(spans, offset, bytes_max, pool, is_json=stream.config.is_json)
+        is_json = stream.config.is_json
+        return await self._reads.page(spans, offset, bytes_max, pool, own, is_json=is_json)
 
     def _read(
         self, request: Request, stream: Stream, query: StreamQuery, values: Values, held: HeldBytes
@@ -617,7 +618,7 @@ class StreamRoutes:
         with reader:
             while not stream.partition.gone:
                 try:
-                    values = await self._page(stream, offset, READ_BYTES_DEFAULT)
+                    values = await self._page(stream, offset, READ_BYTES_DEFAULT, held.size)
                     begin, offset = offset, values.next_offset
                     up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
                     key = (stream.partition, kind, begin, offset, up_to_date, closed, cursor)

@@ -1,0 +1,79 @@
+"""Reads parts of logs for responses, which convert them: a bounded number at a time.
+
+A partition of Kafka may have no leader for minutes. So Kafka is read outside of the bound, and what
+has arrived counts as memory of reads until it is converted. A disk bounds how long a read of the
+embedded log takes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from pidlease.core.byte_budget import ByteBudget
+from pidlease.engine.partition import Partition
+from pidlease.log.ports import LogPart
+from pidlease.observability.repeated_lines import LINES, kind_of
+from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
+from proxy.http.record_responses import NoRoomError
+
+#: Parts that are converted at once: each needs memory beside its response, which no budget counts.
+_AT_ONCE: Final = 2
+
+_log = structlog.get_logger(__name__)
+
+
+class LogReads:
+    """Reads parts of logs.
+
+    Parameters:
+        memory: for reads and their responses.
+    """
+
+    def __init__(self, memory: ByteBudget) -> None:
+        self._memory: Final = memory
+        self._converting: Final = asyncio.Semaphore(_AT_ONCE)
+
+    @asynccontextmanager
+    async def part(
+        self, partition: Partition, offset: int, bytes_max: int, own: int
+    ) -> AsyncIterator[LogPart]:
+        """Read a part of a log, to be converted while the context lasts.
+
+        Parameters:
+            own: bytes of the memory that the reader holds already.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset.
+            LogStoppedError: the partition is stopped, and has no readable record at the offset.
+            LogError: the log cannot be read.
+            NoRoomError: there is no memory for what has arrived.
+        """
+        if not partition.log_is_shared:
+            async with self._converting:
+                yield await _read(partition, offset, bytes_max)
+            return
+        part = await _read(partition, offset, bytes_max)
+        size = len(part.data)
+        if not self._memory.reserve(size, own=own):
+            raise NoRoomError("requests in flight hold all memory; try again")
+        try:
+            async with self._converting:
+                yield part
+        finally:
+            self._memory.release(size)
+
+
+async def _read(partition: Partition, offset: int, bytes_max: int) -> LogPart:
+    try:
+        return await partition.log.read(offset, bytes_max)
+    except OffsetRangeError:
+        if partition.incomplete:
+            raise partition.stopped_error() from None
+        raise
+    except OSError as error:
+        LINES.write(_log, "error", "a log cannot be read", kind_of(error),
+                    partition=str(partition.name), error=str(error))  # fmt: skip
+        raise LogError(reason_for_clients(error)) from error
