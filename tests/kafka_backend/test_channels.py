@@ -2,11 +2,12 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+import uvloop
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
@@ -16,7 +17,7 @@ from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
 from pidlease.kafka.client.produce_channels import ProduceChannels, ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
-from pidlease.kafka.errors import UpstreamAwayError, UpstreamError
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.kafka_backend.test_link import frame, read
 
@@ -36,6 +37,9 @@ class Broker:
         self.asked: asyncio.Queue[Any] = asyncio.Queue()
         self.connections = 0
         self.port = 0
+        #: Cleared: it reads nothing but the question for its versions.
+        self.reads = asyncio.Event()
+        self.reads.set()
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -60,6 +64,7 @@ class Broker:
                 return
             if struct.unpack_from(">h", asked)[0] == API_API_VERSIONS:
                 writer.write(frame(asked[4:8] + struct.pack(">hihhhi", 0, 1, API_PRODUCE, 3, 8, 0)))
+                await self.reads.wait()
                 continue
             at = entity_reader(kind.__header_schema__)(asked, 0)[1]
             self.asked.put_nowait((asked[4:8], entity_reader(kind)(asked, at)[0], writer))
@@ -223,3 +228,37 @@ async def test_a_request_belongs_to_one_transaction() -> None:
         assert asked == [("one", [0]), ("two", [1]), (None, [0, 1])]
         for each in sent:
             assert await within(each) == PartitionResponse(0, 7)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_wakes_sends_nothing_of_before(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """Not even the rest of a request, of which the socket had no room for all."""
+
+    async def check() -> None:
+        suspended = False
+        async with sending() as (channels, _, (broker,)):
+            channels.was_suspended = lambda: suspended
+            broker.reads.clear()
+            sent = send(channels, 5, ProduceBatch(PLACE, bytes(32 << 20)))
+            (channel,) = channels._channels[1]
+            async with asyncio.timeout(_SECONDS):
+                while channel._connection is None or not channel._connection.paused:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            suspended = True
+            broker.reads.set()
+            came = asyncio.ensure_future(broker.asked.get())
+            async with asyncio.timeout(_SECONDS):
+                await asyncio.wait([came, sent], return_when=asyncio.FIRST_COMPLETED)
+            assert not came.done(), "the broker has all of the batch"
+            assert isinstance(await within(sent), UpstreamLostError)
+            came.cancel()
+            # It is noted; what comes now is sent.
+            suspended = False
+            again = send(channels, 5, ProduceBatch(PLACE, b"x"))
+            (await broker.take())[1](0)
+            assert await within(again) == PartitionResponse(0, 7)
+            assert broker.connections == 2
+
+    run(check())

@@ -1,10 +1,14 @@
 """One connection to a broker: answers in order, answers that are none, and ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from pidlease.kafka.client import broker_connection as module
 from pidlease.kafka.client.bootstrap import connect
@@ -18,6 +22,7 @@ from pidlease.kafka.errors import (
     UpstreamRefusedError,
 )
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
+from tests.servers.authority import Authority, needs_openssl
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -202,6 +207,95 @@ async def test_who_waits_is_told_when_the_broker_takes_more() -> None:
             await changed.wait()
         assert link.open
         assert not link.paused
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_what_had_no_room_is_sent_in_order_later(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """By who writes to the socket, too; requests that fit and others, alone and together."""
+
+    async def check() -> None:
+        reads = asyncio.Event()
+
+        async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reads.wait()
+            await echo(reader, writer)
+
+        sizes = [0, 100_000, 3, 30_000_000, 1, 2, 5_000_000, 100]
+        async with linked(slow) as link:
+            link.hold_back(lambda: False)
+            changed = asyncio.Event()
+            link.on_change = changed.set
+            asked = [link.begin(request(n, b"%d" % n * size)) for n, size in enumerate(sizes)]
+            assert link.paused
+            assert link._transport is not None
+            assert not link._transport.get_write_buffer_size()
+            reads.set()
+            async with asyncio.timeout(30):
+                while link.paused:
+                    # There may be room again that the loop has not seen yet.
+                    sizes.append(3)
+                    asked.append(link.begin(request(len(asked), b"%d" % len(asked) * 3)))
+                    await asyncio.sleep(0)
+                answers = await asyncio.gather(*asked)
+                await changed.wait()
+                assert not link.paused
+                assert await link.ask(request(99)) == request(99)[4:]
+        assert answers == [request(n, b"%d" % n * size)[4:] for n, size in enumerate(sizes)]
+
+    run(check())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_socket_that_fails_ends_the_connection(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def check() -> None:
+        ended = asyncio.Event()
+
+        async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.transport.abort()
+            ended.set()
+
+        async with linked(ends) as link:
+            link.hold_back(lambda: False)
+            await ended.wait()
+            asked = [link.begin(request(n, bytes(10_000_000))) for n in range(3)]
+            async with asyncio.timeout(30):
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert [type(each) for each in answers] == [UpstreamLostError] * 3
+            assert not link.open
+
+    run(check())
+
+
+@needs_openssl
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_with_tls_the_transport_goes_on_writing(
+    run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    own = authority.issue("broker", f"IP:{LOOPBACK}")
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(own.certificate, own.key)
+    trusts = ssl.create_default_context(cafile=str(authority.root.certificate))
+
+    async def check() -> None:
+        server = await asyncio.start_server(echo, LOOPBACK, 0, ssl=served)
+        port = server.sockets[0].getsockname()[1]
+        link = BrokerConnection((LOOPBACK, port), 5.0)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: link, LOOPBACK, port, ssl=trusts)
+        link.hold_back(lambda: False)
+        asked = [link.ask(request(n, bytes(size))) for n, size in enumerate((0, 5_000_000, 3))]
+        async with asyncio.timeout(30):
+            answers = await asyncio.gather(*asked)
+        assert [len(each) for each in answers] == [4, 5_000_004, 7]
+        link.close()
+        server.close()
+
+    run(check())
 
 
 async def test_the_end_of_the_connection_is_told_to_all() -> None:

@@ -368,6 +368,27 @@ UPSTREAM: Final = (
         (_LINKED,),
     ),
     Mutant(
+        "a woken server sends what the socket had no room for",
+        "pidlease/kafka/client/socket_writer.py",
+        "        if self._outdated():\n",
+        "        if False:\n",
+        (_SENT,),
+    ),
+    Mutant(
+        "what had no room overtakes",
+        "pidlease/kafka/client/socket_writer.py",
+        "        if not self._unsent:\n            try:\n",
+        "        if True:\n            try:\n",
+        (_LINKED,),
+    ),
+    Mutant(
+        "bytes go past TLS",
+        _LINK,
+        '        if transport.get_extra_info("ssl_object") is None:\n',
+        "        if True:\n",
+        (_LINKED,),
+    ),
+    Mutant(
         "a connection that could not be made is not tried again",
         _CHANNELS,
         "        finally:\n            self._connecting = None\n        self._schedule()",

@@ -17,6 +17,7 @@ from typing_extensions import override
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.api import CLIENT_ID, SENT_VERSIONS
 from pidlease.kafka.client.settings import Address
+from pidlease.kafka.client.socket_writer import SocketWriter
 from pidlease.kafka.codec.primitives import INT32
 from pidlease.kafka.errors import (
     UpstreamError,
@@ -107,7 +108,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         #: Called when requests can be sent again, and when the connection has ended.
         self.on_change: Callable[[], None] | None = None
         self._seconds = seconds
+        #: Returns whether the process was suspended for long; None: `hold_back` was not called.
+        self.suspended: Callable[[], bool] | None = None
         self._transport: asyncio.Transport | None = None
+        #: The transport, unless the connection writes to its socket by itself.
+        self._writer: asyncio.WriteTransport | SocketWriter | None = None
         self._in_flight: deque[BrokerRequest] = deque()
         self._held: list[Buffer] = []
         self._held_bytes = 0
@@ -175,12 +180,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if not held:
             return
         self._held, self._held_bytes = [], 0
-        if self._transport is None or self._transport.is_closing():
+        writer = self._writer
+        if writer is None or self._transport is None or self._transport.is_closing():
             return
         if size <= _COPIED_BYTES_MAX:
-            self._transport.write(b"".join(held))
+            writer.write(b"".join(held))
         else:
-            self._transport.writelines(held)
+            writer.writelines(held)
 
     async def ask(self, request: Buffer, seconds: float = 0.0) -> bytearray:
         """Send a request, and wait for the response.
@@ -244,11 +250,41 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         self._beside = asyncio.get_running_loop().create_task(work)
 
+    def hold_back(self, suspended: Callable[[], bool]) -> None:
+        """After a suspension, end the connection instead of sending what it could not send before.
+
+        With TLS this changes nothing: only the transport encrypts.
+
+        Parameters:
+            suspended: returns whether nothing of before may be sent.
+        """
+        transport = self._transport
+        if transport is None or transport.get_write_buffer_size():
+            return  # the next call may find it empty
+        if transport.get_extra_info("ssl_object") is None:
+            fd = transport.get_extra_info("socket").fileno()
+            try:
+                self._writer = SocketWriter(fd, self, suspended, self._not_sent)
+            except OSError:
+                return  # no descriptor is free now
+        self.suspended = suspended
+
+    def _not_sent(self, error: OSError | None) -> None:
+        """End the connection, because a part of what it should send is not sent."""
+        why = "this server was suspended" if error is None else f"the connection ended: {error}"
+        self.close(UpstreamLostError(f"{self}: {why}"))
+
     def close(self, error: UpstreamError | None = None) -> None:
         """End the connection at once; requests in flight fail with `error`."""
         self._error = self._error or error
+        self._stop_writing()
         if self._transport is not None:
             self._transport.abort()
+
+    def _stop_writing(self) -> None:
+        if isinstance(self._writer, SocketWriter):
+            self._writer.close()
+        self._writer = None
 
     def __str__(self) -> str:
         return f"Kafka at {self.address[0]}:{self.address[1]}"
@@ -258,12 +294,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have asyncio's interface, but not its base class.
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = self._writer = cast(asyncio.Transport, transport)
         self._watch_responses()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._stop_writing()
         self.paused = self._full = False
         if self._watch is not None:
             self._watch.cancel()

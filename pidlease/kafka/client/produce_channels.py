@@ -302,6 +302,8 @@ class _Channel:
             elif self._connecting is None:
                 self._connecting = asyncio.create_task(self._connect())
             return
+        if suspended is not None and connection.suspended is None:
+            connection.hold_back(suspended)
         while self._queue and connection.in_flight < _REQUESTS_MAX and not connection.paused:
             self._send(connection, self._next())
         connection.flush()
