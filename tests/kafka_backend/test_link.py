@@ -271,15 +271,82 @@ def test_a_socket_that_fails_ends_the_connection(
 
 
 @needs_openssl
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_large_answer_waits_until_it_may_be_read(
+    run: Callable[[Coroutine[Any, Any, None]], None], tls: bool, tmp_path: Path
+) -> None:
+    """What came before it and comes after it is all there, and in order."""
+    served, trusts = _contexts(tmp_path) if tls else (None, None)
+    sizes = [3, 100_000, 10, 65_530, 5_000_000, 0]
+    asked_for: list[int] = []
+
+    async def check() -> None:
+        server = await asyncio.start_server(echo, LOOPBACK, 0, ssl=served)
+        port = server.sockets[0].getsockname()[1]
+        link = BrokerConnection((LOOPBACK, port), 5.0)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: link, LOOPBACK, port, ssl=trusts)
+
+        def admits(size: int) -> bool:
+            asked_for.append(size)
+            return False
+
+        link.admits = admits
+        asked = [link.begin(request(n, b"%d" % n * size)) for n, size in enumerate(sizes)]
+        async with asyncio.timeout(30):
+            for number, size in enumerate(sizes):
+                if size > 65_000:
+                    while not link.announced:  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.05)
+                    assert not link.arriving
+                    assert not asked[number].done()
+                    link.read_on()
+                    assert link.arriving
+                assert await asked[number] == request(number, b"%d" % number * size)[4:]
+        assert asked_for == [size + 4 for size in sizes if size > 65_000]
+        link.close()
+        server.close()
+
+    run(check())
+
+
+async def test_who_does_not_read_finds_no_answer_late() -> None:
+    def look() -> None:
+        assert link._watch is not None
+        link._watch.cancel()
+        link._watch_responses()
+        assert link.open
+
+    async with linked(echo, seconds=60.0) as link:
+        link.admits = lambda _: False
+        asked = link.begin(request(1, bytes(1_000_000)))
+        async with asyncio.timeout(30):
+            while not link.announced:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            link._in_flight[0].latest = 0.0
+            look()
+            link.read_on()
+            look()
+            assert len(await asked) == 1_000_004
+
+
+def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server, and of a client that trusts it."""
+    authority = Authority(folder)
+    own = authority.issue("broker", f"IP:{LOOPBACK}")
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(own.certificate, own.key)
+    return served, ssl.create_default_context(cafile=str(authority.root.certificate))
+
+
+@needs_openssl
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_with_tls_the_transport_goes_on_writing(
     run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path)
-    own = authority.issue("broker", f"IP:{LOOPBACK}")
-    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    served.load_cert_chain(own.certificate, own.key)
-    trusts = ssl.create_default_context(cafile=str(authority.root.certificate))
+    served, trusts = _contexts(tmp_path)
 
     async def check() -> None:
         server = await asyncio.start_server(echo, LOOPBACK, 0, ssl=served)

@@ -21,6 +21,8 @@ from pidlease.kafka.codec.fetch import (
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamLostError
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
+from proxy.kafka.forwarded.response_memory import ResponseMemory
+from proxy.kafka.memory_budget import MemoryBudget
 from tests.kafka_backend.test_upstream_wire import read_request, write_response
 from tests.kafka_listener.batches import batch, records_of
 from tests.kafka_listener.client import fetched, fetched_of
@@ -114,6 +116,8 @@ class Broker:
     """One of Kafka's, and the connection to it."""
 
     open = True
+    announced = 0
+    arriving = False
 
     def __init__(self) -> None:
         self.dead = False
@@ -210,7 +214,9 @@ class Cluster:
         request = FetchRequest(wait_ms, 1, 1 << 20, READ_UNCOMMITTED, [(topic, positions)])
         header = RequestHeader(FETCH, 11, 5, "c", 0)
         links: Any = self.links
-        rows = await self.fetching._gather(links, self.fetches, header, request)
+        slot: Any = SimpleNamespace(connection=SimpleNamespace(budget=MemoryBudget(1 << 30)))
+        memory = ResponseMemory(slot, 1 << 20, time.monotonic() + wait_ms / 1000)
+        rows = await self.fetching._gather(links, self.fetches, memory, header, request)
         found = []
         for number in numbers:
             row = rows.get((topic, number), ErrorCode.none)

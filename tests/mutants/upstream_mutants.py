@@ -25,6 +25,8 @@ _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
 _HELD: Final = "tests/kafka_listener/test_fetch_held.py"
+_MEMORY: Final = "proxy/kafka/forwarded/response_memory.py"
+_FITS: Final = "tests/kafka_listener/test_leader_memory.py"
 _WRITER: Final = "pidlease/kafka/records/writer_batch.py"
 _CONTENT: Final = "tests/http_api/test_records_content.py"
 _REPEATS: Final = "pidlease/observability/repeated_lines.py"
@@ -79,6 +81,34 @@ UPSTREAM: Final = (
         "            if done or (idle and len(rows) == known):\n",
         "            if done or rows:\n",
         (_HELD,),
+    ),
+    Mutant(
+        "responses of leaders are read without memory for them",
+        _FETCHING,
+        "            connection.admits = partial(fetches.admits, connection)\n",
+        "",
+        (_FITS,),
+    ),
+    Mutant(
+        "each leader returns as much as all together may",
+        _MEMORY,
+        "        share = self.bytes_max // max(leaders, 1)\n",
+        "        share = self.bytes_max\n",
+        (_FITS,),
+    ),
+    Mutant(
+        "memory is reserved for the first response only",
+        _MEMORY,
+        "        elif more > 0 and not self._slot.reserve(more):\n",
+        "        elif more > 0 and self._slot.count(more):\n",
+        (_FITS,),
+    ),
+    Mutant(
+        "a response that waits for memory is left for ever",
+        _FETCHING,
+        "                    if waits and fetches.admits(before.connection, waits):\n",
+        "                    if False:\n",
+        (_FITS,),
     ),
     Mutant(
         "a send of one time is compared with its time",

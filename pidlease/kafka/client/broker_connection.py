@@ -107,6 +107,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.paused: bool = False
         #: Called when requests can be sent again, and when the connection has ended.
         self.on_change: Callable[[], None] | None = None
+        #: Returns whether to read a large response of this size; if not, `read_on` follows. None:
+        #: each is read.
+        self.admits: Callable[[int], bool] | None = None
+        #: The size of a large response that was not admitted yet; 0: there is none.
+        self.announced: int = 0
         self._seconds = seconds
         #: Returns whether the process was suspended for long; None: `hold_back` was not called.
         self.suspended: Callable[[], bool] | None = None
@@ -250,6 +255,21 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         self._beside = asyncio.get_running_loop().create_task(work)
 
+    @property
+    def arriving(self) -> bool:
+        """Whether a large response is being read."""
+        return self._frame is not None
+
+    def read_on(self) -> None:
+        """Read the large response that was not admitted before."""
+        size, self.announced = self.announced, 0
+        if not size or self._transport is None or self._transport.is_closing():
+            return
+        for request in self._in_flight:
+            request.latest = max(request.latest, time.monotonic() + self._seconds)
+        self._begin_large(_LENGTH_BYTES, size)
+        self._transport.resume_reading()
+
     def hold_back(self, suspended: Callable[[], bool]) -> None:
         """After a suspension, end the connection instead of sending what it could not send before.
 
@@ -300,6 +320,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._frame, self.announced = None, 0
         self._stop_writing()
         self.paused = self._full = False
         if self._watch is not None:
@@ -356,14 +377,21 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 return
             if self._filled - body < size:
                 if size > len(self._buffer) - _LENGTH_BYTES:
-                    self._begin_large(body, size)
-                    return
+                    if self.admits is None or self.admits(size):
+                        self._begin_large(body, size)
+                        return
+                    self._wait_for_memory(size)
                 break
             if not self._complete_oldest(self._buffer[body : body + size]):
                 return
             at = body + size
         self._buffer[: self._filled - at] = self._buffer[at : self._filled]
         self._filled -= at
+
+    def _wait_for_memory(self, size: int) -> None:
+        self.announced = size
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def _begin_large(self, body: int, size: int) -> None:
         self._frame_size = size
@@ -396,7 +424,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _watch_responses(self) -> None:
         """Close the connection if a response is late: a broker may be gone without closing it."""
-        if self._in_flight and time.monotonic() > self._in_flight[0].latest:
+        late = self._in_flight and time.monotonic() > self._in_flight[0].latest
+        if late and not self.announced:  # or it is this client that does not read
             # The senders may retry successfully, so only this line reports the late response.
             LINES.write(_log, "warning", "a connection to Kafka is closed: no response in time",
                         str(self), broker=str(self))  # fmt: skip

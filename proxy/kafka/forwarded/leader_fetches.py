@@ -39,14 +39,13 @@ from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
+from proxy.kafka.forwarded.response_memory import ResponseMemory
 from proxy.kafka.forwarded.split_requests import leader_for_clients, missing_partitions
 
 #: How long a broker may take beyond the request's maximum wait.
 _LATE_SECONDS: Final = 30.0
 #: How long errors are held back at most, whatever wait the client requests.
 _HELD_SECONDS_MAX: Final = 60.0
-#: How long a request waits at least for the memory of its response.
-_ROOM_SECONDS: Final = 0.05
 #: How much longer to wait for brokers, which respond at the end of the same wait.
 _GRACE_SECONDS: Final = 0.1
 #: How often leaders that are away are tried again, if no broker has a request.
@@ -117,12 +116,20 @@ def _code(row: EncodedPartition | ErrorCode) -> int:
 
 
 async def _first_news(
-    waiting: dict[asyncio.Future[Any], _BrokerFetch], followed: asyncio.Future[None]
+    waiting: dict[asyncio.Future[Any], _BrokerFetch],
+    ends: set[asyncio.Future[None]],
+    *,
+    every: bool = False,
 ) -> None:
-    """Return when a response has news, all responses are there, or a request follows."""
+    """Return when a response has news, all responses are there, or one of `ends` has completed.
+
+    Parameters:
+        every: wait for all responses.
+    """
     while waiting:
-        done, _ = await asyncio.wait({*waiting, followed}, return_when=asyncio.FIRST_COMPLETED)
-        if followed in done or any(waiting.pop(each).has_news for each in list(done)):
+        done, _ = await asyncio.wait({*waiting, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        news = [waiting.pop(each).has_news for each in done if each in waiting]
+        if not ends.isdisjoint(done) or (any(news) and not every):
             return
 
 
@@ -133,12 +140,27 @@ class ClientFetches:
         followed: the future of `Slot.followed` of the present request.
         pending: requests to brokers, by broker id.
         marks: the last known high watermark, last stable offset and log start of each partition.
+        memory: of the present request; None: there is none, and no large response is read.
     """
 
     def __init__(self) -> None:
         self.followed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pending: dict[int, _BrokerFetch] = {}
         self.marks: dict[PartitionKey, tuple[int, int, int]] = {}
+        self.memory: ResponseMemory | None = None
+
+    def admits(self, connection: BrokerConnection, size: int) -> bool:
+        """Return whether to read a large response now."""
+        return self.memory is not None and self.memory.admits(connection, size)
+
+    async def arrived(self) -> None:
+        """Wait until each large response that was admitted is there, or its connection ends."""
+        while arriving := [
+            each.answer
+            for each in self.pending.values()
+            if each.connection.arriving and not each.answer.done()
+        ]:
+            await asyncio.wait(arriving)
 
 
 class LeaderFetches:
@@ -171,20 +193,23 @@ class LeaderFetches:
         async with slot.connection.answering:
             request = read_fetch_request(frame, header.body, header.version)
             fetches.followed = slot.followed()
-            # A client that reads nothing gets no more responses, and none gets more than there is
-            # memory for: records are fetched only now.
+            # A client that reads nothing gets no more responses: records are fetched only now.
             await slot.connection.writable.wait()
-            seconds = min(max(request.wait_ms / 1000, _ROOM_SECONDS), _HELD_SECONDS_MAX)
-            rows: _Rows = {}
-            if await slot.hold(self._limit(request), seconds):
-                slot.resize(0)  # none is reserved while it waits for records
-                rows = await self._gather(brokers, fetches, header, request)
-            self._fill(slot, header, request, rows, fetches)
+            limit = min(request.bytes_max, self._fetch_bytes_max)
+            deadline = time.monotonic() + min(request.wait_ms / 1000, _HELD_SECONDS_MAX)
+            memory = fetches.memory = ResponseMemory(slot, limit, deadline)
+            try:
+                rows = await self._gather(brokers, fetches, memory, header, request)
+            finally:
+                fetches.memory = None
+                memory.close()
+            self._fill(slot, header, request, rows, fetches, memory)
 
     async def _gather(
         self,
         brokers: ClientBrokers,
         fetches: ClientFetches,
+        memory: ResponseMemory,
         header: RequestHeader,
         request: FetchRequest,
     ) -> _Rows:
@@ -196,22 +221,23 @@ class LeaderFetches:
         )
         missing = await missing_partitions(self._cluster, requested)
         rows: _Rows = dict.fromkeys(missing, ErrorCode.unknown_topic_or_partition)
-        deadline = time.monotonic() + min(request.wait_ms / 1000, _HELD_SECONDS_MAX)
         idle = False
         while True:
             known = len(rows)
-            sent = await self._ask_all(brokers, fetches, header, request, rows, deadline)
+            sent = await self._ask_all(brokers, fetches, memory, header, request, rows)
             final = any(map(_is_final, rows.values()))
             followed = None if final else fetches.followed
-            changed = await self._wait(sent, rows, deadline, followed)
+            changed = await self._wait(sent, rows, memory, followed)
+            await fetches.arrived()
             empty: _Rows = {}
             for leader, each in list(fetches.pending.items()):
-                if each in sent and each.answer.done():
-                    for partition, row in each.rows.items():
+                if each.answer.done():
+                    for partition, row in each.rows.items() if each in sent else ():
                         (rows if _code(row) or _is_final(row) else empty)[partition] = row
                     del fetches.pending[leader]
             done = changed or final or any(map(_is_final, rows.values()))
-            done = done or fetches.followed.done() or not rows or time.monotonic() >= deadline
+            done = done or fetches.followed.done() or memory.over.done() or not rows
+            done = done or time.monotonic() >= memory.deadline
             if not done and not sent:
                 # Try all leaders again: a restarted broker leads the same partitions, so there is
                 # no event of a changed leader.
@@ -226,22 +252,23 @@ class LeaderFetches:
         self,
         brokers: ClientBrokers,
         fetches: ClientFetches,
+        memory: ResponseMemory,
         header: RequestHeader,
         request: FetchRequest,
         rows: _Rows,
-        deadline: float,
     ) -> list[_BrokerFetch]:
         """Send requests for all partitions without a row; add a row for those without a leader."""
         by_leader = self._split(request, rows)
         rows |= self._without_leader(by_leader.pop(NO_LEADER, []))
         sent: list[_BrokerFetch] = []
+        share = memory.share(len(by_leader))
         for leader, some in by_leader.items():
             wait_ms = request.wait_ms
             if any(map(_is_final, rows.values())):
                 wait_ms = 0
             elif rows:
-                wait_ms = int(max(deadline - time.monotonic(), 0) * 1000)
-            part = request._replace(wait_ms=wait_ms, bytes_max=self._limit(request))
+                wait_ms = int(max(memory.deadline - time.monotonic(), 0) * 1000)
+            part = request._replace(wait_ms=wait_ms, bytes_max=share)
             try:
                 sent.append(await self._ask(brokers, fetches, header, leader, part, some))
             except UpstreamError as error:
@@ -266,9 +293,6 @@ class LeaderFetches:
             self._cluster.stale()
         return {(name, position.number): _NOT_LEADER for name, position in positions}
 
-    def _limit(self, request: FetchRequest) -> int:
-        return min(request.bytes_max, self._fetch_bytes_max)
-
     async def _ask(
         self,
         brokers: ClientBrokers,
@@ -286,12 +310,16 @@ class LeaderFetches:
             # Use a response with records; one without is out of date.
             if before.key == key and (before.connection.open or before.answer.done()):
                 if not before.answer.done() or before.has_records:
+                    waits = before.connection.announced
+                    if waits and fetches.admits(before.connection, waits):
+                        before.connection.read_on()
                     return before
             elif not before.answer.done():
                 before.connection.close()  # the client now reads other offsets
         seconds = request.wait_ms / 1000 + _LATE_SECONDS
         async with brokers.order:
             connection = await brokers.connection(leader, polling=True)
+            connection.admits = partial(fetches.admits, connection)
             part = write_forwarded_fetch(header.version, request, positions)
             answer = connection.begin(part, seconds)
         sent = fetches.pending[leader] = _BrokerFetch(key, connection, answer)
@@ -301,40 +329,38 @@ class LeaderFetches:
         self,
         sent: list[_BrokerFetch],
         rows: _Rows,
-        deadline: float,
+        memory: ResponseMemory,
         followed: asyncio.Future[None] | None,
     ) -> bool:
         """Return when a response has news, or all are there; True: a leader has changed.
 
-        If errors are held back, return also at the deadline, or when a leader has changed.
+        Return also if there is no memory for a response. If errors are held back, return also at
+        the deadline, or when a leader has changed.
 
         Parameters:
             sent: the requests to brokers.
             rows: errors that are held back, by partition.
-            deadline: the end of the client's wait, by time.monotonic.
             followed: also ends the wait; None: wait for all brokers, which respond at once.
         """
         waiting: dict[asyncio.Future[Any], _BrokerFetch] = {each.answer: each for each in sent}
-        if followed is None:
-            if waiting:
-                await asyncio.wait(waiting)
-            return False
-        if not rows:
-            await _first_news(waiting, followed)
+        ends = {memory.over} if followed is None else {memory.over, followed}
+        if followed is None or not rows:
+            await _first_news(waiting, ends, every=followed is None)
             return False
         event = asyncio.Event()
         self._held[event] = list(rows)
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait())]
         if waiting:
-            tasks.append(asyncio.create_task(_first_news(waiting, followed)))
+            tasks.append(asyncio.create_task(_first_news(waiting, ends)))
         try:
             again = time.monotonic() + _AGAIN_SECONDS
+            deadline = memory.deadline
             until = deadline + _GRACE_SECONDS if waiting else min(deadline, again)
             done: set[asyncio.Future[Any]] = set()
             # A loop's timer may fire a little early, and a leader asked again would wait as long.
             while not done and (left := until - time.monotonic()) > 0:
                 done, _ = await asyncio.wait(
-                    {*tasks, followed}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                    {*tasks, *ends}, timeout=left, return_when=asyncio.FIRST_COMPLETED
                 )
         finally:
             del self._held[event]
@@ -355,10 +381,11 @@ class LeaderFetches:
         request: FetchRequest,
         rows: _Rows,
         fetches: ClientFetches,
+        memory: ResponseMemory,
     ) -> None:
         """Send the response; records beyond the limit are left for the next request."""
         topics: dict[str, list[bytes | memoryview]] = {}
-        size, limit = 0, self._limit(request)
+        size, limit = 0, memory.bytes_max
         for topic, positions in request.topics:
             parts = topics.setdefault(topic, [])
             for position in positions:
@@ -376,7 +403,11 @@ class LeaderFetches:
                 self._note(code)
                 marks = fetches.marks.get(partition, _NO_MARKS)
                 parts.append(empty_partition(header.version, partition[1], code, marks))
-        slot.count(size)
+        size = max(size, memory.admitted)
+        if slot.reserved:
+            slot.resize(size)
+        else:
+            slot.count(size)
         slot.fill(*join_partitions(header.version, slot.correlation_id, topics))
 
     def _note(self, code: int) -> None:
