@@ -23,13 +23,14 @@ from tests.mutants.quota_mutants import QUOTAS
 from tests.mutants.run import Result, check, control, prepare
 from tests.mutants.security_mutants import SECURITY
 from tests.mutants.sharing_mutants import SHARING
+from tests.mutants.spark_mutants import SPARK
 from tests.mutants.storage_mutants import STORAGE
 from tests.mutants.stream_mutants import STREAMS
 from tests.mutants.upstream_mutants import UPSTREAM
 
 MUTANTS = (
     *STORAGE, *ENGINE, *DAMAGE, *LEASED, *GROUPS, *UPSTREAM, *SHARING, *COORDINATION,
-    *FOLLOWERS, *CLIENT, *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS, *JOBS,
+    *FOLLOWERS, *CLIENT, *COPIER, *STREAMS, *IDEMPOTENCY, *SECURITY, *QUOTAS, *JOBS, *SPARK,
 )  # fmt: skip
 
 

@@ -24,7 +24,12 @@ from pidlease.spark.sink.run_preparation import connect
 from pidlease.spark.sink.run_start import begin_stream_run
 from pidlease.spark.sink.run_state import RunState, RunStore
 from pidlease.spark.sink.settings import SinkSettings, read_settings
-from pidlease.spark.sink.spark_checkpoint import MicroBatch, query_id, read_micro_batch
+from pidlease.spark.sink.spark_checkpoint import (
+    MicroBatch,
+    check_forward,
+    query_id,
+    read_micro_batch,
+)
 from pidlease.spark.sink.start_note import StartNotes
 from pidlease.spark.sink.table_writes import end_table
 from pidlease.spark.sink.task_sender import TaskResult, TaskSender
@@ -107,12 +112,17 @@ class _PreparedRun:
 
         Raises:
             SinkFencedError: another run has begun.
-            SinkError: a lease is refused or unavailable.
+            SinkError: a lease is refused or unavailable, or the source was cut.
         """
         if batch.number <= self.state.prepared:
             return  # Spark creates the sink again to commit the micro-batch
         self.store.check_newest(self.name)
         state = self.state
+        # A partition that was gone for a time is not in the preceding micro-batch.
+        check_forward(batch, {
+            source: producer.high_sequence // self.settings.rows_max + 1
+            for source, producer in state.sources.items()
+        })  # fmt: skip
         if batch.ranges.keys() - state.sources.keys() or ending_soon(state.sources, _now_ms()):
             state = asyncio.run(self._leased(batch))
         query = query_id(self.settings.checkpoint)

@@ -40,7 +40,8 @@ def read_micro_batch(checkpoint: str) -> MicroBatch | None:
         checkpoint: its path, or URI.
 
     Raises:
-        SinkError: the checkpoint cannot be read, or its query does not suit the sink.
+        SinkError: the checkpoint cannot be read, its query does not suit the sink, or the source
+            was cut.
     """
     system, path = _system(checkpoint)
     try:
@@ -55,7 +56,31 @@ def read_micro_batch(checkpoint: str) -> MicroBatch | None:
     except OSError as error:
         raise SinkError(f"checkpoint {checkpoint} cannot be read: {error}") from None
     ranges = {each: OffsetRange(starts.get(each, -1), end) for each, end in ends.items()}
-    return MicroBatch(newest, ranges, committed)
+    batch = MicroBatch(newest, ranges, committed)
+    check_forward(batch, starts)
+    return batch
+
+
+def check_forward(batch: MicroBatch, read: Mapping[TopicPartition, int]) -> None:
+    """Check that no partition of the source goes back: its sequence numbers would be used again.
+
+    Sources allow that if their option failOnDataLoss is false.
+
+    Parameters:
+        read: the offsets up to which partitions had been read.
+
+    Raises:
+        SinkError: a partition's end is below that.
+    """
+    for partition, (_, end) in sorted(batch.ranges.items()):
+        if end < read.get(partition, 0):
+            raise SinkError(
+                f"micro-batch {batch.number} ends at {end} of {partition} of the source, which had"
+                f" been read up to {read[partition]}: it was cut or recreated, and its new records"
+                " would count as rows that were stored before. Begin with a new checkpoint: to a"
+                " new topic (option topic) to copy everything again, or with option append, and"
+                " with startingOffsets of what is missing"
+            )
 
 
 def query_id(checkpoint: str) -> str:

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -24,6 +24,8 @@ from pidlease.spark.source.settings import (
 )
 
 _log = logging.getLogger(__name__)
+
+_READ_THE_REST: Final = "to read what is there, set failOnDataLoss to false"
 
 
 class SourceLog(Protocol):
@@ -109,14 +111,17 @@ def resolved(given: int | Offsets, partition: TopicPartition, available: OffsetR
     return available.end if offset == LATEST else offset
 
 
-def report_loss(text: str, settings: SourceSettings) -> None:
+def report_loss(text: str, settings: SourceSettings, remedy: str = _READ_THE_REST) -> None:
     """Report that requested offsets do not exist, or not any more.
+
+    Parameters:
+        remedy: what to do, for the error.
 
     Raises:
         ReadError: option failOnDataLoss is set.
     """
     if settings.fail_on_data_loss:
-        raise ReadError(f"{text}; to read what is there, set failOnDataLoss to false")
+        raise ReadError(f"{text}; {remedy}")
     _log.warning("%s; it is left out", text)
 
 

@@ -43,6 +43,8 @@ from pidlease.spark.source.source_logs import (
 
 #: Refresh interval of the log's offsets.
 _LOOK_S: Final = 0.1
+#: Not failOnDataLoss: offsets would be read a second time, and stand for other records.
+_BEGIN_ANEW: Final = "begin with a new checkpoint, and write to a new topic to read all of it again"
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -133,7 +135,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if ends[partition] > available.end:
                 report_loss(f"{_missing(partition, ends[partition], available)}, but the query had"
                             " seen it: the partition was cut or recreated",
-                            self._settings)  # fmt: skip
+                            self._settings, _BEGIN_ANEW)  # fmt: skip
             last = min(ends[partition], available.end)
             if first < last:
                 parts.append(InputPartition(log.part(partition, first, last)))
@@ -189,7 +191,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         self._settings)  # fmt: skip
         elif offset > available.end:
             report_loss(f"{_missing(partition, offset, available)}, and was read up to {offset}: it"
-                        " was cut or recreated", self._settings)  # fmt: skip
+                        " was cut or recreated", self._settings, _BEGIN_ANEW)  # fmt: skip
             return available.end
         return max(offset, available.start)
 

@@ -12,8 +12,11 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.errors import SinkError, SinkFencedError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.sink.run_state import Chain, RunState, RunStore, SourceProducer, TableRange
+from pidlease.spark.sink.settings import read_settings
+from pidlease.spark.sink.sink_writer import _PreparedRun
 from pidlease.spark.sink.spark_checkpoint import MicroBatch, read_micro_batch
 from pidlease.spark.sink.table_writes import begin_table, end_table
+from pidlease.spark.source.settings import schema_of
 
 _STATE = RunState(
     name="spark/abc", batch=7, prepared=8, query_id="q", query={"topic": "{topic}", "rows": 2},
@@ -171,6 +174,47 @@ def test_sparks_checkpoint(tmp_path: Path) -> None:
         (offsets / "9").write_text(content)
         with pytest.raises(SinkError, match=text):
             read_micro_batch(str(tmp_path))
+
+
+@pytest.mark.parametrize(("end", "is_cut"), [(94, True), (99, True), (100, False), (130, False)])
+def test_a_source_that_was_cut_is_refused(tmp_path: Path, end: int, is_cut: bool) -> None:
+    """Once its new records counted as rows that were stored before."""
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / "8").write_text('v1\n{"conf":{}}\n{"t":{"0":5,"1":100}}')
+    (offsets / "9").write_text(f'v1\n{{"conf":{{}}}}\n{{"t":{{"0":7,"1":{end}}}}}')
+    if not is_cut:
+        found = read_micro_batch(str(tmp_path))
+        assert found is not None
+        assert found.ranges[TopicPartition("t", 1)] == OffsetRange(100, end)
+        return
+    with pytest.raises(SinkError) as refused:
+        read_micro_batch(str(tmp_path))
+    assert f"micro-batch 9 ends at {end} of t-1 of the source" in str(refused.value)
+    assert "had been read up to 100" in str(refused.value)
+    assert "Begin with a new checkpoint" in str(refused.value)
+
+
+@pytest.mark.parametrize(("end", "is_cut"), [(4, True), (5, False)])
+def test_a_source_that_was_gone_for_a_time_is_refused(
+    tmp_path: Path, end: int, is_cut: bool
+) -> None:
+    """The preceding micro-batch does not have its partition; the sink knows what it has stored."""
+    options = {"kafka.bootstrap.servers": "a:1", "leases": "http://a:2",
+               "checkpointLocation": str(tmp_path), "maxRowsPerRecord": "2"}  # fmt: skip
+    settings = read_settings(options)
+    store, source = RunStore(settings.state), TopicPartition("src", 4)
+    # All numbers below 9 are stored, those of offset 4 among them.
+    producer = SourceProducer(1 << 48 | 5, 2, 1, -1, {TopicPartition("a", 1): Chain(3, 9)})
+    name = begun(store, replace(_STATE, sources={source: producer}))
+    batch = MicroBatch(9, {source: OffsetRange(-1, end)}, 8)
+    run = _PreparedRun(settings, schema_of({"subscribe": "src", "path": "x"}), name)
+    if is_cut:
+        with pytest.raises(SinkError, match="src-4 of the source, which had been read up to 5"):
+            run.prepare(batch)
+    else:
+        run.prepare(batch)
+    assert store.read(name).prepared == (8 if is_cut else 9)
 
 
 def test_the_format_of_the_file() -> None:
