@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 _CHECKPOINT: Final = "pidlease/spark/sink/spark_checkpoint.py"
 
+_PREPARATION: Final = "pidlease/spark/sink/run_preparation.py"
+
 _STATE: Final = ("tests/spark/sink/test_run_state.py",)
 
 SPARK: Final = (
@@ -22,5 +24,22 @@ SPARK: Final = (
         "            source: producer.high_sequence // self.settings.rows_max + 1\n",
         "            source: 0\n",
         _STATE,
+    ),
+    Mutant(
+        "the last batch of a PID may land after its log was searched",
+        _PREPARATION,
+        """        leased = await self._names(state).grant(wanted)
+        old_highs = await self._logs.last_of_old_pids(state, leased)
+""",
+        """        logs = await self._logs.ranges(state)
+        leased = await self._names(state).grant(wanted)
+
+        async def earlier(_: RunState) -> dict[TopicPartition, OffsetRange]:
+            return logs
+
+        setattr(self._logs, "ranges", earlier)
+        old_highs = await self._logs.last_of_old_pids(state, leased)
+""",
+        ("tests/spark/sink/test_replaced_runs.py",),
     ),
 )

@@ -82,10 +82,10 @@ class RunPreparation:
             await self._cluster.check_judged(topic)
         if spread:
             state = await self._with_partitions(state, topics, earlier)
-        logs = await self._logs.ranges(state)
+        await self._logs.ranges(state)  # a run that is refused for its logs fences no other
         wanted = {source: self._destinations(state, source) for source in state.sources}
         leased = await self._names(state).grant(wanted)
-        old_highs = await self._logs.last_of_old_pids(state, leased, logs)
+        old_highs = await self._logs.last_of_old_pids(state, leased)
         for source, lease in leased.items():
             known = state.sources[source]
             chains = {
@@ -308,21 +308,20 @@ class _DestinationLogs:
         return ranges
 
     async def last_of_old_pids(
-        self,
-        state: RunState,
-        leased: Mapping[TopicPartition, NameLease],
-        logs: Mapping[TopicPartition, OffsetRange],
+        self, state: RunState, leased: Mapping[TopicPartition, NameLease]
     ) -> dict[tuple[TopicPartition, int], int]:
         """Find the last sequence number of each old PID, for names with a new PID.
 
-        A PID that its name has lost writes no more, so the result is final.
+        A PID that its name has lost writes no more, so the result is final. Until the name was
+        granted its batches could land, so the logs are searched up to the ends that they have now.
 
         Returns:
             Sequence numbers by destination partition and PID.
 
         Raises:
-            SinkError: the log no longer reaches back far enough; or other PIDs have written since,
-                which may be of later runs that this state does not contain.
+            SinkError: the log no longer reaches back far enough, or is shorter than it was; or
+                other PIDs have written since, which may be of later runs that this state does not
+                contain.
         """
         changed = {
             source: state.sources[source]
@@ -339,7 +338,7 @@ class _DestinationLogs:
         )
         ours = {each.pid for each in leased.values()}
         ours |= {each.pid for each in state.sources.values()}
-        for destination, (start, end) in logs.items():
+        for destination, (start, end) in (await self.ranges(state)).items():
             offset = state.ends[destination]
             if start > offset:
                 self._doubt(
