@@ -97,8 +97,14 @@ async def compare_all(settings: CopySettings) -> list[Comparison]:
     """Compare every partition with its copy, as both are now.
 
     Raises:
-        CopyError: one side cannot be read, or a topic is missing.
+        CopyError: one side cannot be read, a topic is missing, or it is unknown where the copy
+            began.
     """
+    if settings.start == LATEST:
+        raise CopyError(
+            "it is unknown where a copy with --start latest began; to compare, say --start with a"
+            " time after that: what was copied before counts as deleted"
+        )
     source, target = both_sides(settings)
     try:
         topics = await connect(settings, source, target)
@@ -144,7 +150,7 @@ async def compare(
     """Compare a partition with its copy, as both are now.
 
     Parameters:
-        start: where the copy began: EARLIEST, LATEST, or ms since 1970.
+        start: where the copy began: EARLIEST, or ms since 1970.
 
     Raises:
         CopyError: one of them cannot be read.

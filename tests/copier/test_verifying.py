@@ -3,11 +3,15 @@
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import pytest
+
 from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
-from pidlease.copier.comparison import Comparison, compare
+from pidlease.copier.comparison import Comparison, compare, compare_all
+from pidlease.copier.errors import CopyError
+from pidlease.copier.settings import CopySettings
 from pidlease.core.pid import Policy, make_pid
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.kafka.client.offset_requests import EARLIEST
+from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.records.identity_header import Identity, encode_identity
 from tests.copier.logs import Record, batch_of
 
@@ -85,3 +89,13 @@ async def test_a_whole_send_again() -> None:
         source(100, 200), copy((7, 0, [*range(100, 200)]), (8, 0, [*range(150, 200)]))
     )
     assert (found.equal, found.doubled, found.same) == (100, 50, False), found
+
+
+async def test_the_end_is_no_beginning() -> None:
+    """Once everything counted as deleted, and the exit code was 0."""
+    settings = CopySettings(
+        source="127.0.0.1:1", destination="127.0.0.1:1", leases="http://127.0.0.1:1", group="g",
+        topics=["t"], start=LATEST, give_up_ms=1,
+    )  # fmt: skip
+    with pytest.raises(CopyError, match="it is unknown where a copy with --start latest began"):
+        await compare_all(settings)

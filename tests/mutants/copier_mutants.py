@@ -109,6 +109,13 @@ COPIER: Final = (
         _SEEN,
     ),
     Mutant(
+        "a comparison begins at the end",
+        _VERIFYING,
+        "    if settings.start == LATEST:\n",
+        "    if False:\n",
+        _SEEN,
+    ),
+    Mutant(
         "a damaged checkpoint is believed",
         _CHECKPOINT,
         '    if crc != _crc(offset, {"pidlease": version, **fields}):\n',
