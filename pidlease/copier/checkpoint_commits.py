@@ -127,9 +127,17 @@ class CheckpointCommits:
         Raises:
             CopyError: the source does not return it.
         """
+        return (await self.all_saved([place])).get(place)
+
+    async def all_saved(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Saved]:
+        """Return the committed offsets of partitions that have one, with retries.
+
+        Raises:
+            CopyError: the source does not return them.
+        """
         while True:
             try:
-                return (await self._commits.saved([place])).get(place)
+                return await self._commits.saved(places)
             except UnavailableError as error:
                 _log.info("%s", error)
                 await asyncio.sleep(RETRY_S)

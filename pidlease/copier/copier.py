@@ -25,6 +25,7 @@ from pidlease.copier.cluster_reader import RETRY_S, ClusterReader
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.copy_metrics import CopyMetrics
 from pidlease.copier.copy_reports import CopyReports
+from pidlease.copier.copy_start import CopyStart
 from pidlease.copier.destination import Destination, destination_settings
 from pidlease.copier.errors import CheckpointError, CopierFencedError, CopyError
 from pidlease.copier.group_membership import (
@@ -39,6 +40,7 @@ from pidlease.copier.source_fetcher import SourceFetcher
 from pidlease.core.backoff import Backoff
 from pidlease.core.lease import Lease
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import LATEST
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class Copier:
         self.copier_id: Final = settings.who or _new_id()
         self.cluster = ""
         self.destination: Destination
+        self.copy_start: CopyStart
         self.memory: Final = Memory(settings.memory_bytes)
         self._copies: Final[dict[TopicPartition, PartitionCopy]] = {}
         #: The destination's topics by the source's, checked since the last assignment.
@@ -125,6 +128,7 @@ class Copier:
         reporting = self.destination.spawn(reports.run())
         self._membership = GroupMembership(settings, self._assigned, self._revoked)
         self._saving = CheckpointCommits(self._membership, self.metrics)
+        self.copy_start = CopyStart(self._places, self._saving.all_saved)
         self._fetcher = SourceFetcher(
             self._source.cluster, settings.fetch_wait_ms, settings.give_up_ms / 1000
         )
@@ -151,11 +155,23 @@ class Copier:
     async def _connect(self) -> None:
         """Connect both sides, and check that they fit."""
         await connect(self.settings, self._source, self._target)
+        if self.settings.start == LATEST:
+            await self.copy_start.note_partitions()
         self.cluster = self._target.cluster_id
         try:
             await self.destination.start()
         except ProducerError as error:
             raise CopyError(f"the destination cannot be reached: {error}") from None
+
+    async def _places(self) -> list[TopicPartition]:
+        """Return the partitions to copy that the source has now."""
+        topics = await self._source.topics()
+        return [
+            TopicPartition(topic, number)
+            for topic, partitions in topics.items()
+            if self.settings.selects(topic)
+            for number in range(partitions)
+        ]
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run a coroutine until it is done or the copier is stopped; return whether it was done."""

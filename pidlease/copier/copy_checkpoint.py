@@ -1,7 +1,7 @@
 """The checkpoint of a partition's copy, in the metadata of its offset commit.
 
     {"pidlease": 1, "pid": ..., "generation": ..., "sequence": ..., "first": ..., "at": ...,
-     "topic": ..., "cluster": ..., "who": ..., "source": ..., "crc": ...}
+     "topic": ..., "cluster": ..., "who": ..., "source": ..., "starting": true, "crc": ...}
 
 The group's offset and the checkpoint are one durable write, and only the partition's owner makes
 it: Kafka refuses commits of members that were replaced.
@@ -37,6 +37,8 @@ class CopyCheckpoint(NamedTuple):
         cluster: the destination's cluster id.
         who: the id of the copier, for messages of other copiers.
         source: the id of the source's topic; empty: unknown, or an earlier version wrote this.
+        starting: whether the group's copy has not begun: partitions without a checkpoint are not
+            new. Left out in the metadata if it is false.
     """
 
     offset: _Number
@@ -49,6 +51,7 @@ class CopyCheckpoint(NamedTuple):
     cluster: str
     who: str
     source: str = ""
+    starting: Annotated[bool, Field(strict=True)] = False
 
     def metadata(self) -> str:
         """Encode all but the offset.
@@ -58,6 +61,8 @@ class CopyCheckpoint(NamedTuple):
         """
         fields = {"pidlease": _VERSION, **self._asdict()}
         del fields["offset"]
+        if not self.starting:  # earlier versions do not know it
+            del fields["starting"]
         text = json.dumps({**fields, "crc": _crc(self.offset, fields)}, separators=(",", ":"))
         if len(text) > METADATA_BYTES_MAX:
             raise CheckpointError(f"a checkpoint of {len(text)} bytes; Kafka takes no longer ones"

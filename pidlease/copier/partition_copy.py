@@ -20,6 +20,7 @@ from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
 from pidlease.copier.copied_batch import CopiedBatch
 from pidlease.copier.copy_checkpoint import CopyCheckpoint
 from pidlease.copier.copy_metrics import CopyMetrics, PartitionProgress
+from pidlease.copier.copy_start import CopyStart
 from pidlease.copier.destination import Channel, Destination
 from pidlease.copier.errors import CopyError
 from pidlease.copier.group_membership import ReplacedError, Saved
@@ -65,6 +66,10 @@ class Hub(Protocol):
     @property
     def memory(self) -> Memory:
         """The memory of records that were read and are not acknowledged, of all partitions."""
+
+    @property
+    def copy_start(self) -> CopyStart:
+        """The start of the group's copy, with `--start latest`."""
 
     @property
     def source(self) -> ClusterReader:
@@ -188,7 +193,9 @@ class PartitionCopy:
     async def _take_up(self, saved: Saved | None) -> None:
         """Resume from the checkpoint, or begin a new copy."""
         if saved is None:
-            await self._begin_anew(*await self._resuming.beginning())
+            offset, at = await self._resuming.beginning(self._hub.copy_start)
+            starting = self._hub.settings.start == LATEST
+            await self._begin_anew(offset, at, starting=starting)
             return
         checkpoint = self._resuming.fitting(saved)
         checkpoint = checkpoint._replace(
@@ -201,11 +208,15 @@ class PartitionCopy:
             return
         checkpoint = await self._resuming.within_destination(checkpoint, lease)
         await self._all_fit()
-        await self._hub.save(self.place, checkpoint)
+        checkpoint = await self._save(checkpoint)
         self._begin(checkpoint, lease, generation_of(checkpoint, lease))
 
-    async def _begin_anew(self, offset: int, at: int) -> None:
-        """Continue under a new PID, which is committed before any batch is sent under it."""
+    async def _begin_anew(self, offset: int, at: int, *, starting: bool) -> None:
+        """Continue under a new PID, which is committed before any batch is sent under it.
+
+        Parameters:
+            starting: whether the group's copy may not have begun.
+        """
         self.done = None  # from now on the previous PID must not be committed
         await self._all_fit()
         lease = await self._hub.lease(self._topic, self.place.partition, -1)
@@ -213,10 +224,23 @@ class PartitionCopy:
             raise CopyError(f"no PID for {self._topic}-{self.place.partition}")
         checkpoint = CopyCheckpoint(
             offset, lease.pid, lease.generation, -1, offset, at, self._topic, self._hub.cluster,
-            self._hub.copier_id, self._source_id,
+            self._hub.copier_id, self._source_id, starting,
         )  # fmt: skip
-        await self._hub.save(self.place, checkpoint)
+        checkpoint = await self._save(checkpoint)
         self._begin(checkpoint, lease, lease.generation)
+
+    async def _save(self, checkpoint: CopyCheckpoint) -> CopyCheckpoint:
+        """Commit the checkpoint to begin with, and return it; wait until the group's copy begins.
+
+        After this a partition without a checkpoint is new to the copy, so that must be durable
+        before anything is copied.
+        """
+        await self._hub.save(self.place, checkpoint)
+        if checkpoint.starting:
+            await self._hub.copy_start.wait()
+            checkpoint = checkpoint._replace(starting=False)
+            await self._hub.save(self.place, checkpoint)
+        return checkpoint
 
     async def _all_fit(self) -> None:
         """Wait until all partitions assigned together are checked: if one fails, none is copied."""
@@ -232,7 +256,7 @@ class PartitionCopy:
         self._hub.metrics.carried += 1
         _log.info("%s-%s: the lease of PID %s is over; it goes on at offset %s",
                   *self.place, checkpoint.pid, found.offset)  # fmt: skip
-        await self._begin_anew(found.offset, found.end)
+        await self._begin_anew(found.offset, found.end, starting=checkpoint.starting)
 
     def _begin(self, checkpoint: CopyCheckpoint, lease: Lease, generation: int) -> None:
         """Start to read and send."""

@@ -13,6 +13,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from pidlease.copier.cluster_reader import MADE_ANEW, ClusterReader, is_other_topic
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
+from pidlease.copier.copy_start import CopyStart
 from pidlease.copier.errors import CheckpointError, CopyError
 from pidlease.copier.group_membership import Saved
 from pidlease.copier.settings import CopySettings
@@ -56,8 +57,11 @@ class ResumeCheck:
         self._there: Final = there
         self._cluster: Final = cluster
 
-    async def beginning(self) -> tuple[int, int]:
+    async def beginning(self, start: CopyStart) -> tuple[int, int]:
         """Return the offsets at source and destination where a copy without a checkpoint begins.
+
+        Parameters:
+            start: says whether the partition is new.
 
         Raises:
             CopyError: the destination has records already. Another copy has written them, or this
@@ -73,7 +77,13 @@ class ResumeCheck:
                 " of this one, if its offsets have expired or were deleted. Copy to another topic"
                 " (--rename), or say --append to copy everything after them"
             )
-        return await self._source.offset(self._place, self._settings.start, READ_COMMITTED), at
+        offset = await self._source.offset(self._place, self._settings.start, READ_COMMITTED)
+        # In this order: an end that counts was read before the copy began.
+        if self._settings.start == LATEST and await start.is_new(self._place):
+            _log.info("%s of the source came after the copy had begun: it is copied from its first"
+                      " record", _named(self._place))  # fmt: skip
+            offset = await self._source.offset(self._place, EARLIEST)
+        return offset, at
 
     def fitting(self, saved: Saved) -> CopyCheckpoint:
         """Decode a checkpoint of this copy.

@@ -46,7 +46,8 @@ class CopySettings(ConnectionSecurity):
         topics: the topics to copy.
         topics_regex: instead of `topics`: copy all topics that this matches as a whole.
         rename: the topic at the destination; `{topic}` stands for the source's name.
-        start: where a new copy of a partition begins: EARLIEST, LATEST, or ms since 1970.
+        start: where a new copy begins: EARLIEST, LATEST, or ms since 1970. With LATEST, partitions
+            that come after the copy has begun are copied from their first record.
         once: end when all records that the source has at the start are copied.
         skip_lost: continue with the source's first record even if records before it were deleted
             and never copied.

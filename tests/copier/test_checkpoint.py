@@ -18,10 +18,16 @@ numbers = st.integers(0, 2**63 - 1)
     st.builds(
         CopyCheckpoint, numbers, numbers, numbers, st.integers(-1, 2**63 - 1), numbers, numbers,
         st.text(max_size=99), st.text(max_size=50), st.text(max_size=100), st.text(max_size=32),
+        st.booleans(),
     )
 )  # fmt: skip
 def test_what_is_saved_is_read(checkpoint: CopyCheckpoint) -> None:
     assert read_checkpoint(checkpoint.offset, checkpoint.metadata()) == checkpoint
+
+
+def test_earlier_versions_read_it_once_the_copy_has_begun() -> None:
+    assert "starting" not in json.loads(GOOD.metadata())
+    assert json.loads(GOOD._replace(starting=True).metadata())["starting"] is True
 
 
 def test_it_fits_into_what_kafka_takes() -> None:
@@ -68,8 +74,10 @@ def test_an_offset_that_was_reset_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"pid": -1}, {"sequence": -2}, {"at": -1}, {"first": "0"}, {"who": 3}, {"more": 1}]
-)
+    "change",
+    [{"pid": -1}, {"sequence": -2}, {"at": -1}, {"first": "0"}, {"who": 3}, {"more": 1},
+     {"starting": 1}],
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused(change: dict[str, object]) -> None:
     from pidlease.copier import copy_checkpoint as module
 

@@ -9,11 +9,14 @@ _RESUMING: Final = "pidlease/copier/resume_position.py"
 _BATCHES: Final = "pidlease/copier/copied_batch.py"
 _TRANSLATING: Final = "pidlease/copier/batch_translator.py"
 _VERIFYING: Final = "pidlease/copier/comparison.py"
+_COPYING: Final = "pidlease/copier/partition_copy.py"
 _CHECKPOINT: Final = "pidlease/copier/copy_checkpoint.py"
 
 _SAVED: Final = ("tests/copier/test_saving.py",)
 _MADE: Final = ("tests/copier/test_batches.py",)
 _SEEN: Final = ("tests/copier/test_verifying.py",)
+_END: Final = "self._source.offset(self._place, self._settings.start, READ_COMMITTED)"
+_STARTED: Final = ("tests/copier/test_start_latest.py",)
 
 COPIER: Final = (
     Mutant(
@@ -114,6 +117,40 @@ COPIER: Final = (
         "    if settings.start == LATEST:\n",
         "    if False:\n",
         _SEEN,
+    ),
+    Mutant(
+        "a partition that is new begins at its end",
+        _RESUMING,
+        "        if self._settings.start == LATEST and await start.is_new(self._place):\n",
+        "        if False:\n",
+        _STARTED,
+    ),
+    Mutant(
+        "a copy begins before each partition has a checkpoint",
+        _COPYING,
+        "            await self._hub.copy_start.wait()\n",
+        "",
+        _STARTED,
+    ),
+    Mutant(
+        "that a copy has begun is saved after it copies",
+        _COPYING,
+        """            checkpoint = checkpoint._replace(starting=False)
+            await self._hub.save(self.place, checkpoint)
+""",
+        "            checkpoint = checkpoint._replace(starting=False)\n",
+        _STARTED,
+    ),
+    Mutant(
+        "an end that is read after the copy began counts",
+        _RESUMING,
+        f"        offset = await {_END}\n"
+        "        # In this order: an end that counts was read before the copy began.\n"
+        "        if self._settings.start == LATEST and await start.is_new(self._place):\n",
+        "        is_new = self._settings.start == LATEST and await start.is_new(self._place)\n"
+        f"        offset = await {_END}\n"
+        "        if is_new:\n",
+        _STARTED,
     ),
     Mutant(
         "a damaged checkpoint is believed",
