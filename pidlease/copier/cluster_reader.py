@@ -166,10 +166,12 @@ class ClusterReader:
                 raise UpstreamNonsenseError(f"{connection} returns no offset of {place}")
             return int(rows[place].error_code.value), int(rows[place].offset)
 
+        if timestamp in (EARLIEST, LATEST):
+            return await self._ask(place, request)
+        # In this order: a record that is so young may come meanwhile.
+        end = await self.offset(place, LATEST, isolation)
         offset = await self._ask(place, request)
-        if offset == _NO_OFFSET and timestamp != LATEST:  # no record is so young
-            return await self.offset(place, LATEST, isolation)
-        return offset
+        return end if offset == _NO_OFFSET else offset
 
     async def records_until(self, place: TopicPartition) -> tuple[bool, int]:
         """Return whether a partition has, or had, records, and its end.

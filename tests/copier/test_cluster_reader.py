@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,11 @@ from pidlease.copier.cluster_pair import ClusterConnection
 from pidlease.copier.cluster_reader import ClusterReader
 from pidlease.copier.errors import CopyError
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.connection_security import ConnectionSecurity
+from pidlease.kafka.client.offset_requests import LATEST, list_offsets
 from pidlease.spark.reader.kafka_batches import _Patience
-from tests.kafka_listener.batches import batch
+from tests.kafka_listener.batches import NOW_MS, batch
 from tests.kafka_listener.harness import Server, Wanted, serving
 
 _BATCHES = 40
@@ -105,3 +108,26 @@ async def test_the_error_names_the_right_that_is_missing(
 async def test_what_is_not_known_to_be_compacted_is_not(tmp_path: Path) -> None:
     async with filled(tmp_path) as server, reading(server.port) as reader:
         assert [await reader._is_compacted(each) for each in ("t", "none")] == [False, None]
+
+
+async def test_a_record_that_comes_while_a_time_is_looked_up_is_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record was so young, then there was one, and its offset was below the end after it."""
+    ask = list_offsets
+    later = NOW_MS + 1_000_000
+    async with filled(tmp_path) as server, reading(server.port) as reader:
+
+        async def and_produce(
+            connection: BrokerConnection, places: list[TopicPartition], time_ms: int, isolation: int
+        ) -> dict[TopicPartition, Any]:
+            rows = await ask(connection, places, time_ms, isolation)
+            if time_ms == later:
+                async with await server.connect() as client:
+                    await client.produce("t", batch([b"young"], timestamp=later))
+            return rows
+
+        monkeypatch.setattr(cluster_reader, "list_offsets", and_produce)
+        assert await reader.offset(_PLACE, later) == _BATCHES
+        assert await reader.offset(_PLACE, later) == _BATCHES
+        assert await reader.offset(_PLACE, LATEST) == _BATCHES + 2
