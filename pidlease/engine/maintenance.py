@@ -143,6 +143,23 @@ class Maintenance:
         for each in partitions:
             self._read_again[each.name] = each.topic_id, each.table.next_offset
 
+    def note_cut(self, name: TopicPartition, topic_id: str) -> None:
+        """Take a snapshot soon, and remove all older ones that have a partition.
+
+        Another server owns it, and has found that its log was cut; this one does not know where.
+        """
+        self._read_again[name] = topic_id, 0
+
+    def not_ahead(self) -> Callable[[PartitionRows], bool]:
+        """Return a test of a snapshot's rows: whether no log was cut before them, as known now."""
+        ends = self._read_again.copy()
+
+        def is_valid(rows: PartitionRows) -> bool:
+            topic_id, end = ends.get(rows.partition, ("", 0))
+            return rows.topic_id != topic_id or rows.next_offset <= end
+
+        return is_valid
+
     async def _remove_ahead(self, read_again: dict[TopicPartition, tuple[str, int]]) -> None:
         """Remove the snapshots that are ahead of partitions as they were read again.
 
@@ -225,7 +242,8 @@ class Maintenance:
         """Add the rows of unloaded partitions, except of those that are there."""
         for unloaded in self._unloaded():
             name = unloaded.snapshotted.partition
-            found = self._held.rows_of(unloaded) if name not in rows else None
+            # By name: the rows of the owner may have replaced it since the list was made.
+            found = self._held.rows_of(name) if name not in rows else None
             if found is not None:
                 rows[name] = found
             await asyncio.sleep(0)  # let other tasks run

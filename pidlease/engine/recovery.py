@@ -15,7 +15,7 @@ from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.unloaded_partitions import UnloadedPartition
-from pidlease.log.ports import LogStore, PartitionLog
+from pidlease.log.ports import ForwardingLog, LogStore, PartitionLog
 from pidlease.storage.errors import LogError, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
@@ -33,7 +33,7 @@ OtherStates = Callable[
     [Mapping[TopicPartition, int]], Coroutine[Any, Any, dict[TopicPartition, PartitionRows]]
 ]
 
-#: Partitions that are made before requests are answered.
+#: Partitions that are made before requests are answered, and those asked for their ends at once.
 _AT_ONCE: Final = 100
 
 _log = structlog.get_logger(__name__)
@@ -182,7 +182,15 @@ class Recovery:
                 for name, rows in known.items()
             }
             found = await self.others(offsets)
-            known |= {name: each for name, each in found.items() if each.topic_id == ids[name]}
+            logs = {each.name: each.log for each in partitions}
+            fitting = [each for name, each in found.items() if each.topic_id == ids[name]]
+            for start in range(0, len(fitting), _AT_ONCE):
+                some = fitting[start : start + _AT_ONCE]
+                there = await asyncio.gather(
+                    *(reaches(logs[each.partition], each.next_offset) for each in some)
+                )
+                known |= {each.partition: each for each, is_there in zip(some, there, strict=True)
+                          if is_there}  # fmt: skip
         now_ms = self.context.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
@@ -220,6 +228,20 @@ def rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | 
         return None
     producers = snapshot.producers[name]
     return PartitionRows(name, entry.topic_id, entry.next_offset, entry.hole_ms, producers)
+
+
+async def reaches(log: PartitionLog, offset: int) -> bool:
+    """Return whether a log goes up to an offset that another server has read it to.
+
+    If not, Kafka has cut it since. What that server knows then has batches that were lost.
+    """
+    if offset <= log.end_offset:
+        return True
+    try:
+        # Others go on appending: its end is not what it was when it was opened.
+        return isinstance(log, ForwardingLog) and offset <= await log.look()
+    except LogError:
+        return False
 
 
 def first_rows(store: LogStore, partition: Partition) -> PartitionRows | None:

@@ -228,7 +228,7 @@ class StateFeeds:
             fed.offset = offset
         states = source.producers
         rows = {pid: states[pid] for pid in some if pid in states}
-        return StateUpdate(_rows(name, source, offset, rows), begins, ends)
+        return StateUpdate(_rows(name, source, offset, rows), begins, ends, owned)
 
     def _distribute(self, name: TopicPartition, partition: Partition) -> None:
         """Note what has changed in a partition for all its followers."""

@@ -76,8 +76,12 @@ class StateSink(Protocol):
     def has(self, name: TopicPartition, built: object) -> bool:
         """Return whether a partition still has the states that `merge` has returned."""
 
-    async def merge(self, rows: PartitionRows, onto: object) -> object:
-        """Add states, and return what the next call goes on from; None: they do not fit."""
+    async def merge(self, rows: PartitionRows, onto: object, *, owned: bool) -> object:
+        """Add states, and return what the next call goes on from; None: they do not fit.
+
+        Parameters:
+            owned: whether the partition's owner sends them: then all of them replace others.
+        """
 
 
 class _Held:
@@ -89,7 +93,7 @@ class _Held:
     def has(self, name: TopicPartition, built: object) -> bool:
         return built is not None and self._table.held.unloaded(name) is built
 
-    async def merge(self, rows: PartitionRows, onto: object) -> object:
+    async def merge(self, rows: PartitionRows, onto: object, *, owned: bool) -> object:
         name = rows.partition
         found = self._table.partitions.get(name.topic, [])
         partition = found[name.partition] if name.partition < len(found) else None
@@ -97,6 +101,8 @@ class _Held:
             return None  # this server serves it, or does not know it
         if onto is not None and not isinstance(onto, UnloadedPartition):
             raise TypeError(f"{onto!r} is no unloaded partition")
+        if owned and onto is None:
+            return await self._table.held.replace(rows)
         return await self._table.held.merge(rows, onto)
 
 
@@ -109,7 +115,7 @@ class _Collected:
     def has(self, name: TopicPartition, built: object) -> bool:
         return self.rows.get(name) is built
 
-    async def merge(self, rows: PartitionRows, onto: object) -> object:
+    async def merge(self, rows: PartitionRows, onto: object, *, owned: bool) -> object:  # noqa: ARG002
         if onto is None:
             self.rows[rows.partition] = rows
             return rows
@@ -223,9 +229,9 @@ class _OwnerFeed:
         self._built.pop(name, None)
 
     async def _note(self, update: StateUpdate) -> None:
-        rows, begins, ends = update
+        rows = update.rows
         name = rows.partition
-        if begins:
+        if update.begins:
             self._forget(name)
             self._parts[name] = _Part(is_all=True)
         elif name not in self._parts:
@@ -235,11 +241,12 @@ class _OwnerFeed:
             self._parts[name] = _Part(is_all=False)
         part = self._parts[name]
         part.states.update(rows.producers)
-        if not ends:
+        if not update.ends:
             return
         del self._parts[name]
         onto = None if part.is_all else self._built[name]
-        built = await self._sink.merge(rows._replace(producers=part.states), onto)
+        rows = rows._replace(producers=part.states)
+        built = await self._sink.merge(rows, onto, owned=update.owned)
         if built is None:
             self._forget(name)
             self._again.add(name)

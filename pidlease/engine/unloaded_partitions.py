@@ -56,6 +56,8 @@ class UnloadedPartitions:
         self._leases: Final = leases
         self._clock_ms: Final = clock_ms
         self._unloaded: dict[TopicPartition, UnloadedPartition] = {}
+        #: Gets partitions, with their topic ids, if the owner has found that the log was cut.
+        self.cut: Callable[[TopicPartition, str], None] = lambda _name, _topic_id: None
         #: Since when a topic is not seen, by name.
         self._unseen_ms: dict[str, int] = {}
 
@@ -88,11 +90,10 @@ class UnloadedPartitions:
         """
         return [each for name, each in self._unloaded.items() if name not in loaded]
 
-    def rows_of(self, unloaded: UnloadedPartition) -> PartitionRows | None:
-        """Return the rows of a partition; None: it was replaced or loaded, or has not all rows."""
-        known = unloaded.snapshotted
-        is_there = self._unloaded.get(known.partition) is unloaded
-        return unloaded.rows() if is_there and known.next_offset >= 0 else None
+    def rows_of(self, name: TopicPartition) -> PartitionRows | None:
+        """Return the rows of a partition; None: it was loaded, or has not all rows."""
+        unloaded = self._unloaded.get(name)
+        return None if unloaded is None or unloaded.snapshotted.next_offset < 0 else unloaded.rows()
 
     async def put(self, rows: PartitionRows) -> None:
         """Add a partition that this server does not serve any more, unless more is known of it."""
@@ -105,6 +106,8 @@ class UnloadedPartitions:
         self, rows: PartitionRows, onto: UnloadedPartition | None
     ) -> UnloadedPartition | None:
         """Add what a snapshot has, or another server knows, of a partition's producers.
+
+        Of all producers, only what comes from the owner replaces newer states (`replace`).
 
         Parameters:
             rows: all producers, or those that have changed since the former call.
@@ -131,10 +134,8 @@ class UnloadedPartitions:
                 return None
             self._leases.restore([pid for pid, _ in some if pid not in known.producers], known)
             for pid, state in some:
-                rules, before = rules_of(pid), known.producers.get(pid)
-                if before is None or (
-                    rules is not None and offset_of(rules, before) < offset_of(rules, state)
-                ):
+                before = known.producers.get(pid)
+                if before is None or _is_older(pid, before, state):
                     known.producers[pid] = state
             await asyncio.sleep(0)
         if self._unloaded.get(name) is not known:
@@ -143,6 +144,42 @@ class UnloadedPartitions:
             # Last: until all rows are there, the log is read from the former offset on.
             known.snapshotted = rows._replace(producers={})
         return known
+
+    async def replace(self, rows: PartitionRows) -> UnloadedPartition | None:
+        """Replace what is here of a partition by all that its owner knows.
+
+        Nothing newer stays: if Kafka has lost the end of the log, and the owner has read it again,
+        the former states count batches that were lost as appended.
+
+        Returns:
+            What the next call of `merge` goes on from; None: the rows do not fit any more.
+        """
+        name = rows.partition
+        former, new = self._unloaded.get(name), UnloadedPartition(rows._replace(producers={}))
+        before: Mapping[int, Packed] = {}
+        cut = False
+        if former is not None and former.snapshotted.topic_id == rows.topic_id:
+            before, cut = former.producers, rows.next_offset < former.snapshotted.next_offset
+        gone: UnloadedPartition | None = new
+        try:
+            coming = iter(rows.producers.items())
+            while some := list(islice(coming, _AT_ONCE)):
+                if not all(self._leases.has_name(pid) for pid, _ in some):
+                    return None
+                self._leases.restore([pid for pid, _ in some], new)
+                new.producers.update(some)
+                cut = cut or any(_is_older(pid, state, before.get(pid)) for pid, state in some)
+                await asyncio.sleep(0)
+            if self._unloaded.get(name) is not former:
+                return None
+            # Last: until all rows are there, a takeover begins with the former ones.
+            self._unloaded[name], gone = new, former
+            if cut:
+                self.cut(name, rows.topic_id)
+            return new
+        finally:
+            if gone is not None:
+                await self._leases.leave(gone)
 
     def replace_by(self, partition: Partition) -> LeasedPartition | None:
         """Remove a partition that was loaded, and pass its leases on.
@@ -188,3 +225,11 @@ class UnloadedPartitions:
                 other = topic.topic_id != unloaded.snapshotted.topic_id
             if other:
                 await self.forget(name)
+
+
+def _is_older(pid: int, state: Packed, other: Packed | None) -> bool:
+    """Return whether the last batch of a producer's state is before that of another one."""
+    rules = rules_of(pid)
+    if rules is None or other is None:
+        return False
+    return offset_of(rules, state) < offset_of(rules, other)

@@ -36,6 +36,8 @@ def encode_updates(updates: StateUpdates, names: ProducerNames) -> bytes:
             [*each.rows.partition, *each.rows[1:4], each.begins, each.ends]
             for each in updates.updates
         ],
+        # Not in the rows above: servers of earlier versions read them by their number of columns.
+        "owned": [each.owned for each in updates.updates],
     }
     schema = PRODUCERS_SCHEMA.with_metadata({_METADATA: json.dumps(head).encode()})
     sink = pa.BufferOutputStream()
@@ -70,10 +72,15 @@ def decode_updates(content: bytes, names: ProducerNames) -> StateUpdates:
         table = stream.read_all()
         entries = [(TopicPartition(topic, number), *rest)
                    for topic, number, *rest in head["partitions"]]  # fmt: skip
+        owned = head.get("owned") or [False] * len(entries)
         states = read_producers([table], [name for name, *_ in entries], names)
         updates = [
-            StateUpdate(PartitionRows(name, topic_id, offset, hole_ms, states[name]), begins, ends)
-            for name, topic_id, offset, hole_ms, begins, ends in entries
+            StateUpdate(
+                PartitionRows(name, topic_id, offset, hole_ms, states[name]), begins, ends, bool(of)
+            )
+            for (name, topic_id, offset, hole_ms, begins, ends), of in zip(
+                entries, owned, strict=True
+            )
         ]
         return StateUpdates(updates, bool(head["more"]))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:

@@ -40,11 +40,14 @@ class StateUpdate(NamedTuple):
         rows: the changed producers; the offset vector's entry holds after the last part.
         begins: whether this is the first part of all producers: earlier parts do not count.
         ends: whether this is the last part for now.
+        owned: whether the partition's owner sends it, verified by the map. Servers of earlier
+            versions do not say so.
     """
 
     rows: PartitionRows
     begins: bool
     ends: bool
+    owned: bool = False
 
 
 class StateUpdates(NamedTuple):

@@ -192,7 +192,7 @@ class LeaseTable:
         number, index = divmod(number_of(pid) - 1, BLOCK_SIZE)
         partitions = self._blocks[number].partitions
         left = [each for each in _as_tuple(partitions[index]) if each is not partition]
-        partitions[index] = left or None
+        partitions[index] = left[0] if len(left) == 1 else left or None
 
     def visit(self, pids: Iterable[int], visitor: Callable[[int, int, int], None]) -> None:
         """Call a visitor with (pid, granted_ms, first_ms) for each PID that has a lease."""

@@ -44,6 +44,8 @@ def test_the_table_is_a_dictionary(seed: int) -> None:
         assert len(table) == len(times)
         assert {pid: table.get(pid) for pid in pids} == {pid: times.get(pid) for pid in pids}
         assert all(list(table.partitions(pid)) == where[pid] for pid in times)
+        lists = (of for block in table._blocks.values() for of in block.partitions)
+        assert not any(isinstance(of, list) and len(of) == 1 for of in lists), "no list for one"
         rows = LeaseRows()
         table.visit(pids, rows.append)
         assert list(rows) == [times[pid] for pid in pids if pid in times]

@@ -165,6 +165,21 @@ async def test_what_the_snapshot_had_is_kept_while_another_server_owns_it() -> N
     assert len(held) == 0
 
 
+async def test_what_a_snapshot_from_before_a_cut_had_is_not_kept() -> None:
+    """Kafka has cut the log, and it was read again; the next snapshot is not there yet."""
+    server = await started()
+    partition = await server.owns()
+    pid = server.lease()
+    await server.fill(pid, 0, 3)
+    await server.snapshot()
+    maintenance, held = server.engine.maintenance, server.engine._table.held
+    partition.table.next_offset, end = 2, partition.table.next_offset
+    maintenance.note_read_again([partition])
+    partition.table.next_offset = end
+    await server.gives()
+    assert held.unloaded(partition.name) is None
+
+
 async def test_a_slot_that_went_away_and_came_back_is_taken_over_again() -> None:
     """Another server may have written, although this one never saw it own the partition."""
     server = await started()

@@ -1,6 +1,8 @@
 """The start: what was known before the stop is known after it, from whatever is left to read."""
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -10,12 +12,16 @@ from pidlease.core.judge import judge
 from pidlease.core.packed import judge_packed, unpack
 from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
+from pidlease.core.topic_partition import TopicPartition
+from pidlease.engine import engine
 from pidlease.engine.append_outcome import Status
 from pidlease.engine.producer_table import ProducerTable
+from pidlease.engine.recovery import Recovery, reaches
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from tests.sim.files import SimFiles
+from tests.unit.engine.kafka_sim import SimLog, World
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, SNAPSHOTS, Server, known
 
 
@@ -52,6 +58,41 @@ async def test_live_apply_is_replay(seed: int) -> None:
         if numbers:
             path = SNAPSHOTS / f"snapshot-{numbers[0]:012d}" / "producers.parquet"
             server.files.flip(path, 50, 1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_what_other_servers_know_does_not_count_if_the_log_ends_before_it(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka has cut the log since: when it has grown again, lost batches would be duplicates."""
+    server = await Server(SimFiles(1)).start()
+    pid, other = server.lease(), server.lease()
+    await server.fill(pid, 0, 5)
+    rows = server.partition().rows()
+    end = rows.next_offset + ahead
+    states = {**rows.producers, other: rows.producers[pid]}
+
+    async def others(_: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionRows]:
+        return {rows.partition: rows._replace(next_offset=end, producers=states)}
+
+    monkeypatch.setattr(engine, "Recovery", lambda *args: replace(Recovery(*args), others=others))
+    server = await server.kill()
+    assert server.partition().producers.keys() == ({pid} if ahead else {pid, other})
+    assert server.partition().next_offset == rows.next_offset
+
+
+async def test_a_log_that_others_append_to_is_asked_for_its_end() -> None:
+    world = World(Random(1), 0, 0)
+    world.faults = False
+    log = SimLog(world)
+    world.kafka.foreign()
+    assert (log.end_offset, world.kafka.end) == (0, 1)
+    asked = [asyncio.create_task(reaches(log, offset)) for offset in (0, 1, 2)]
+    await asyncio.sleep(0)
+    assert len(world.gates) == 2
+    for gate in world.gates:
+        gate.set()
+    assert [await each for each in asked] == [True, True, False]
 
 
 @pytest.mark.parametrize("seed", range(6))

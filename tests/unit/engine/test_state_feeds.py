@@ -72,7 +72,7 @@ async def test_all_producers_first_and_then_what_changes() -> None:
     (update,) = (await follower.pull(PLACES[0])).updates
     partition = server.partition()
     assert update.rows == partition.rows()
-    assert (update.begins, update.ends) == (True, True)
+    assert (update.begins, update.ends, update.owned) == (True, True, True)
     assert (await follower.pull()).updates == []
 
     await server.fill(second, 2, 3)
@@ -256,7 +256,7 @@ async def test_what_a_snapshot_has_of_another_servers_partition_is_sent_once(
     follower = Follower(server)
     assert follower.feeds.offsets([*PLACES, TopicPartition("none", 0)]) == [2, 0, -1]
     (update,) = (await follower.pull(PLACES[0])).updates
-    assert not update.ends
+    assert (update.ends, update.owned) == (False, False)
     # What it learns of the partition later is not sent: the follower asks the owner.
     held = server.engine._table.held
     known = held.unloaded(PLACES[0])

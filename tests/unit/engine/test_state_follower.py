@@ -49,11 +49,15 @@ def packed(pid: int, offset: int) -> Packed:
 
 
 def update(
-    offset: int, *producers: tuple[int, int], begins: bool, ends: bool = True
+    offset: int,
+    *producers: tuple[int, int],
+    begins: bool,
+    ends: bool = True,
+    owned: bool = False,
 ) -> StateUpdate:
     """Of PIDs, each with the offset of its last batch."""
     states = {pid: packed(pid, at) for pid, at in producers}
-    return StateUpdate(PartitionRows(PLACE, TOPIC_ID, offset, -1, states), begins, ends)
+    return StateUpdate(PartitionRows(PLACE, TOPIC_ID, offset, -1, states), begins, ends, owned)
 
 
 Answer = StateUpdates | Exception
@@ -196,6 +200,91 @@ async def test_an_older_state_does_not_replace_a_newer_one() -> None:
     assert it.known() == (21, {PID: packed(PID, 20), NEXT: packed(NEXT, 8)})
 
 
+@pytest.mark.parametrize("grown", [False, True])
+async def test_what_the_owner_knows_replaces_states_of_batches_that_kafka_lost(
+    grown: bool,
+) -> None:
+    """Its log was cut at 900, and read again. Once a follower kept the states of the lost batches:
+    after a takeover, the producer's next ones would have counted as duplicates.
+    """
+    it = await bench()
+    engine = it.server.engine
+    lost = make_pid(Policy.KAFKA, 3)
+    it.requests.answer(update(1000, (PID, 950), (lost, 960), begins=True, owned=True))
+    await it.following.pull()
+    before = (await engine.maintenance.snapshot()).number
+    # The first pull may come when the log has grown past the former end already.
+    end = 1100 if grown else 910
+    again = [(PID, 905), (NEXT, 30)]
+    it.requests.answer(update(end, again[0], begins=True, ends=False, owned=True), more=True)
+    it.requests.answer(update(end, again[1], begins=False, owned=True))
+    await it.following.pull()
+    states = {pid: packed(pid, at) for pid, at in again}
+    assert it.known() == (end, states)
+    it.requests.answer(update(1200, (NEXT, 1190), begins=False, owned=True))
+    await it.following.pull()
+    assert it.known() == (1200, states | {NEXT: packed(NEXT, 1190)})
+    # They do not come back by a snapshot from before, and one without them is taken soon.
+    assert engine.maintenance._read_again
+    newest = await engine.maintenance.snapshot()
+    numbers = [each.number for each in engine._snapshots.manifests()]
+    assert before not in numbers
+    assert numbers[0] == newest.number
+    assert newest.offset_vector[PLACE].next_offset == 1200
+    assert not engine.maintenance._read_again
+    # The leases are those of the producers that are left, each of them once.
+    held = engine._table.held.unloaded(PLACE)
+    assert engine.leases.partitions_of(PID) == engine.leases.partitions_of(NEXT) == (held,)
+    assert engine.leases.partitions_of(lost) == ()
+
+
+async def test_an_owner_that_begins_anew_says_nothing_about_lost_batches() -> None:
+    it = await bench()
+    for end in (1000, 1001):
+        it.requests.answer(update(end, (PID, 950), begins=True, owned=True))
+        it.following._again.add(PLACE)
+        await it.following.pull()
+        assert it.known() == (end, {PID: packed(PID, 950)})
+    assert not it.server.engine.maintenance._read_again
+
+
+async def test_what_another_follower_knows_replaces_no_newer_states() -> None:
+    """Nor those of a server of an earlier version, which does not say that it is the owner."""
+    it = await bench()
+    it.requests.answer(update(1000, (PID, 950), begins=True, owned=True))
+    it.requests.answer(update(910, (PID, 905), begins=True))
+    await it.following.pull()
+    it.following._again.add(PLACE)
+    await it.following.pull()
+    assert it.known() == (1000, {PID: packed(PID, 950)})
+    assert not it.server.engine.maintenance._read_again
+
+
+async def test_a_replacement_that_is_overtaken_leaves_nothing() -> None:
+    """This server takes the partition over meanwhile; or the follower is stopped."""
+    it = await bench()
+    engine = it.server.engine
+    held = engine._table.held
+    await held.merge(PartitionRows(PLACE, TOPIC_ID, 10, -1, {PID: packed(PID, 9)}), None)
+    rows = PartitionRows(PLACE, TOPIC_ID, 12, -1, {PID: packed(PID, 11), NEXT: packed(NEXT, 5)})
+    for ended in ("taken over", "stopped"):
+        replacing = asyncio.create_task(held.replace(rows))
+        await asyncio.sleep(0)
+        if ended == "stopped":
+            replacing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await replacing
+            assert it.known() == (10, {PID: packed(PID, 9)})
+            assert engine.leases.partitions_of(PID) == (held.unloaded(PLACE),)
+        else:
+            await held.forget(PLACE)
+            assert await replacing is None
+            assert it.known() is None
+            assert engine.leases.partitions_of(PID) == ()
+            await held.merge(rows._replace(next_offset=10, producers={PID: packed(PID, 9)}), None)
+        assert engine.leases.partitions_of(NEXT) == ()
+
+
 async def test_what_changes_is_only_added_to_what_it_follows() -> None:
     """Otherwise the offset would be after states that are missing."""
     it = await bench()
@@ -254,7 +343,7 @@ async def test_a_new_feed_begins_if_one_is_gone_or_an_answer_is_not_noted(
             await it.following.pull()
     else:
 
-        async def fail(rows: PartitionRows, onto: object) -> object:
+        async def fail(rows: PartitionRows, onto: object, *, owned: bool) -> object:
             raise RuntimeError("a bug")
 
         it.requests.answer(update(10, (PID, 9), begins=True))
@@ -290,9 +379,12 @@ async def test_a_dropped_stand_in_is_not_taken_for_another_producer() -> None:
     assert it.known() == (-1, {})
     assert not it.following.has(PLACE)
     held = it.server.engine._table.held
-    unloaded = held.unloaded(PLACE)
-    assert unloaded is not None
-    assert held.rows_of(unloaded) is None  # no snapshot has it
+    assert held.rows_of(PLACE) is None  # no snapshot has it
+    # Nor do the owner's own rows replace any: they begin anew.
+    it.requests.answer(update(10, (pid, 9), begins=True, owned=True))
+    await it.following.pull()
+    assert it.known() == (-1, {})
+    assert not it.following.has(PLACE)
 
 
 async def test_an_older_beginning_does_not_hide_that_history_is_missing() -> None:
@@ -321,7 +413,9 @@ async def test_a_hand_over_keeps_what_is_known_better() -> None:
     assert not it.following.has(PLACE)
 
 
-async def test_a_snapshot_has_all_producers_of_a_partition_or_none() -> None:
+async def test_a_snapshot_has_all_producers_of_a_partition_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A partition that is replaced while a snapshot is taken has lost its producers."""
     it = await bench()
     held = it.server.engine._table.held
@@ -339,6 +433,11 @@ async def test_a_snapshot_has_all_producers_of_a_partition_or_none() -> None:
     await asyncio.sleep(0)
     await held.merge(PartitionRows(places[1], TOPIC_ID, 12, -1, {PID: packed(PID, 11)}), None)
     assert (await taking).offset_vector[places[1]].next_offset == 12
+    # And what the owner has sent since the partitions were listed.
+    maintenance, listed = it.server.engine.maintenance, held.without(())
+    monkeypatch.setattr(maintenance, "_unloaded", lambda: listed)
+    await held.replace(PartitionRows(places[0], TOPIC_ID, 13, -1, {PID: packed(PID, 12)}))
+    assert (await maintenance.snapshot()).offset_vector[places[0]].next_offset == 13
 
 
 # ---------------------------------------------------------------------- before a takeover
