@@ -73,7 +73,7 @@ class LeaseRequests:
             for each in partitions
         ]  # fmt: skip
         answers = await self._ask(wanted)
-        if any(_is(each, TAKEN) for each in answers):
+        if any(is_refusal(each, TAKEN) for each in answers):
             raise TakenError
         return answers
 
@@ -113,5 +113,6 @@ class LeaseRequests:
         self.obstacle = why
 
 
-def _is(answer: Answer, status: int) -> bool:
+def is_refusal(answer: Answer, status: int) -> bool:
+    """Return whether a lease was refused with a status."""
     return isinstance(answer, LeaseRefusedError) and answer.status == status

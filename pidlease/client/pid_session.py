@@ -27,6 +27,7 @@ from pidlease.client.lease_requests import (
     GrantedName,
     LeaseRequests,
     TakenError,
+    is_refusal,
 )
 from pidlease.client.partition_queue import Host, PartitionQueue
 from pidlease.client.sequence_numbers import LeasedSequence
@@ -60,6 +61,8 @@ class PidSession:
         #: granted to another producer since.
         self._held: GrantedName | None = None
         self._hurried = 0
+        #: How often in a row the server did not know the PID on a partition, or granted none.
+        self._refused: dict[PartitionQueue, int] = {}
         self._ends_at = _FOREVER
         self._wanted: dict[PartitionQueue, None] = {}
         self._awake: Final = asyncio.Event()
@@ -141,6 +144,13 @@ class PidSession:
             answers = await self._requests.lease(self.pid, partitions)
         for partition, answer in zip(partitions, answers, strict=True):
             self._take(partition, answer, named=named)
+        if any(is_refusal(each, GONE) for each in answers) and not self._over:
+            # If it is the first time, the lease of the PID may just have ended.
+            times = max(self._refused.get(each, 0) for each in partitions)
+            failures = times if named else times - 1
+            if failures:
+                await asyncio.sleep(self._host.backoff(failures))
+            self._drain()
 
     def _take(self, partition: PartitionQueue, answer: Answer, *, named: bool) -> None:
         if self._over:
@@ -171,7 +181,8 @@ class PidSession:
             self._lost(str(answer))
             return
         self._wanted[partition] = None
-        self._drain()
+        self._refused[partition] = self._refused.get(partition, 0) + 1
+        self._awake.set()
 
     def _adopt(self, partition: PartitionQueue, lease: Lease, *, granted: bool) -> None:
         """Use a lease's sequence numbers."""
@@ -185,6 +196,7 @@ class PidSession:
                 self._fenced(f"{granted_since}; this one has")
                 return
         self.pid = lease.pid
+        self._refused.pop(partition, None)
         self._host.metrics.leases += 1
         self._set_timers(lease)
         first, number, generation = lease.sequence_number, lease.resume_at, lease.generation
@@ -249,7 +261,9 @@ class PidSession:
             if self._held is None and self.generation >= 0:
                 self._held = GrantedName(before, self.generation)
             if known and self._held is not None:
-                await self._go_on(self._held, known[:LEASES_MAX])
+                # With those that the PID was refused for: the name must not keep it.
+                asked = dict.fromkeys([*self._still_wanted(), *known])
+                await self._go_on(self._held, list(asked)[:LEASES_MAX])
         if self._over:
             return
         for partition in known:

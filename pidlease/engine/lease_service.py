@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pidlease.coordination.name_bindings import Binding, check_name
@@ -69,6 +70,8 @@ class LeaseService:
             self._same.setdefault(_terms(each), []).append(partition)
         self._random = random.SystemRandom()
         self._grants: dict[tuple[object, ...], Binding | Exception] = {}
+        #: What owners have said about a PID on a partition.
+        self._answers: dict[tuple[TopicPartition, int], Lease | Exception] = {}
         self._assigned = ""
         #: When the leases wait no longer for the next block; None: none waits.
         self._give_up: float | None = None
@@ -178,7 +181,16 @@ class LeaseService:
         """
         if self._ask is None:
             raise NotOwnerError(f"{partition.name}: {partition.elsewhere}")
-        return await self._ask(LeaseWanted(*partition.name, pid))
+        found = self._answers.get((partition.name, pid))
+        if found is None:
+            try:
+                found = await self._ask(LeaseWanted(*partition.name, pid))
+            except (UnknownPidError, NameBusyError) as error:
+                found = error
+            self._answers[partition.name, pid] = found
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def _sure(self, partition: Partition, pid: int) -> None:
         """Wait until the state of a PID on the partition is certain.
@@ -205,9 +217,7 @@ class LeaseService:
         found = self._grants.get(key)
         if found is None:
             try:
-                found = await self._engine.naming.grant(
-                    name, wanted, self._partitions(wanted), self._fresh
-                )
+                found = await self._granted(name, wanted)
             except Exception as error:
                 self._grants[key] = error
                 raise
@@ -216,8 +226,32 @@ class LeaseService:
             raise found
         return found
 
+    async def _granted(self, name: str, wanted: LeaseWanted) -> Binding:
+        """Grant; with a fresh PID if an owner of another partition does not know the last one."""
+        grant = partial(self._engine.naming.grant, name)
+        own = self._partitions(wanted)
+        found = await grant(wanted, own, self._fresh)
+        if not await self._is_unknown_elsewhere(wanted, found.pid):
+            return found
+        if wanted.pid >= 0:
+            wanted = replace(wanted, pid=found.pid, generation=found.generation)
+        return await grant(wanted, own, self._fresh, unknown=found.pid)
+
+    async def _is_unknown_elsewhere(self, wanted: LeaseWanted, pid: int) -> bool:
+        """Return whether an owner of a partition of the batch does not know a PID."""
+        for each in self._same[_terms(wanted)] if self._ask is not None else ():
+            partition = self._engine.partition(*each)
+            if partition is not None and partition.elsewhere:
+                try:
+                    await self._of_owner(partition, pid)
+                except UnknownPidError:
+                    return True
+                except NameBusyError:
+                    continue  # the lease for this partition gets the error
+        return False
+
     def _partitions(self, wanted: LeaseWanted) -> list[Partition]:
-        """Return the partitions for which the batch wants the same."""
+        """Return the partitions for which the batch wants the same, of those that are here."""
         found = (self._engine.partition(*each) for each in self._same[_terms(wanted)])
         return [each for each in found if each is not None and not each.log.stopped]
 
@@ -233,7 +267,10 @@ class LeaseService:
         state, fence = partition.producer(pid), leases.fences.get(pid, -1)
         if fence == FENCED_FOR_EVER:
             raise UnknownPidError(f"the name of PID {pid} has another PID now; lease by the name")
-        if state is None and leases.age(pid, partition.hole_ms) is not Age.YOUNG:
+        age = Age.YOUNG if state is not None else leases.age(pid, partition.hole_ms)
+        # A name goes on with its PID of policy monotonic, whatever history is missing.
+        goes_on = policy_of(pid) is Policy.MONOTONIC and pid in leases
+        if age is Age.NEVER or (age is Age.OLD and not goes_on):
             raise UnknownPidError(
                 f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"
                 " or by the name"

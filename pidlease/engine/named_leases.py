@@ -33,7 +33,7 @@ from pidlease.coordination.name_bindings import (
     StoredBinding,
 )
 from pidlease.core.judge import Age
-from pidlease.core.lease import LeaseWanted
+from pidlease.core.lease import NO_PID, LeaseWanted
 from pidlease.core.pid import Policy, policy_named, policy_of
 from pidlease.engine.append_outcome import FENCED_FOR_EVER
 from pidlease.engine.leases.leases import Leases
@@ -148,7 +148,13 @@ class NamedLeases:
     # ------------------------------------------------------------------ grants
 
     async def grant(
-        self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
+        self,
+        name: str,
+        wanted: LeaseWanted,
+        partitions: Sequence[Partition],
+        lease: LeaseFresh,
+        *,
+        unknown: int = NO_PID,
     ) -> Binding:
         """Grant a lease to a name. Nothing of its PID is in flight when this returns.
 
@@ -158,6 +164,8 @@ class NamedLeases:
                 and the lease of the one before it has not ended.
             partitions: the partitions that the request is for.
             lease: leases a fresh PID, for a name that has none.
+            unknown: the PID of the grant before, which the owner of a partition does not know: the
+                name does not keep it.
 
         Returns:
             The name's new binding.
@@ -171,7 +179,7 @@ class NamedLeases:
             NoPidError: no PID can be leased now.
         """
         async with self._alone(name):
-            binding = await self._raise(name, wanted, partitions, lease)
+            binding = await self._raise(name, wanted, partitions, lease, unknown)
             self._note(name, binding)
             former, now_ms = max(binding.former, -1), self._leases.now_ms()
             self._leases.recent.granted(name, binding.pid, binding.generation, former, now_ms)
@@ -228,7 +236,12 @@ class NamedLeases:
         return stored
 
     async def _raise(
-        self, name: str, wanted: LeaseWanted, partitions: Sequence[Partition], lease: LeaseFresh
+        self,
+        name: str,
+        wanted: LeaseWanted,
+        partitions: Sequence[Partition],
+        lease: LeaseFresh,
+        unknown: int,
     ) -> Binding:
         held = (wanted.pid, wanted.generation) if wanted.pid >= 0 else None
         for _ in range(_ATTEMPTS_MAX):
@@ -241,9 +254,13 @@ class NamedLeases:
             last = bound if bound is not None and self._lasts(bound) else None
             if last is not None and last.generation != RELEASED:
                 _check_policy(name, last.pid, wanted.policy)
-            if last is not None and self._goes_on(last, wanted, partitions):
+            keeps = last is None or last.pid != unknown
+            if last is not None and keeps and self._goes_on(last, wanted, partitions):
                 new = last._replace(generation=last.generation + 1)
             else:
+                if bound is not None and held is not None and not keeps:
+                    # Two grants are one renewal, by one: else a repeated request is not recognised.
+                    bound = bound._replace(generation=bound.generation - 1)
                 new = await self._fresh(name, bound, wanted, lease)
             if await self._changed(BindingChange(name, stored, new)):
                 self._spare.pop(name, None)

@@ -143,6 +143,45 @@ async def test_a_lease_without_time_left_is_not_asked_for_at_once() -> None:
         assert isinstance(future.exception(), ProducerClosedError)
 
 
+@pytest.mark.parametrize("has_pid", [False, True])
+async def test_a_pid_that_is_unknown_again_and_again_is_asked_for_with_rests(
+    has_pid: bool,
+) -> None:
+    """Once a producer with a name sent hundreds of lease requests in a second, for hours."""
+    slow = {"retry_backoff_ms": 50, "retry_backoff_max_ms": 400}
+    async with world(t=2) as all_, all_.producer(name="n", **slow) as producer:
+        if has_pid:
+            await producer.send_and_wait("t", b"0", partition=0)
+        all_.leases.refusals[("t", 1)] = 410, "PID 1 is not leased on t-1"
+
+        def refused() -> int:
+            return sum(each["partition"] == 1 for each in all_.leases.asked)
+
+        future = await producer.send("t", b"1", partition=1)
+        await until(lambda: refused() >= 4)
+        began, before = time.monotonic(), refused()
+        await until(lambda: refused() >= before + 4)
+        assert time.monotonic() - began > 0.2, "it rests longer and longer"
+        all_.leases.refusals.clear()
+        assert (await future).partition == 1
+        await producer.send_and_wait("t", b"2", partition=0)
+        assert not producer._pipeline.session._refused
+    assert all_.broker.values("t", 1) == [b"1"]
+
+
+async def test_a_partition_that_does_not_know_the_pid_has_a_say_in_the_names_next_one() -> None:
+    """Once only those with a lease had one: a PID that was renewed just now was kept for hours."""
+    async with world(t=2) as all_, all_.producer(name="n") as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        all_.leases.refusals[("t", 1)] = 410, "PID 1 is not leased on t-1"
+        future = await producer.send("t", b"1", partition=1)
+        await until(lambda: any(each.get("renew") for each in all_.leases.asked))
+        renewed = {each["partition"] for each in all_.leases.asked if each.get("renew")}
+        assert renewed == {0, 1}
+        all_.leases.refusals.clear()
+        assert (await future).partition == 1
+
+
 async def test_what_was_never_sent_is_not_passed_by_under_a_name() -> None:
     """Once a bug: the next record took its number, and a restart by numbers lost it."""
     async with world() as all_:

@@ -32,6 +32,13 @@ CLIENT: Final = (
         ("tests/client/test_session.py",),
     ),
     Mutant(
+        "a name that is refused again and again is asked for without rests",
+        "pidlease/client/pid_session.py",
+        "                await asyncio.sleep(self._host.backoff(failures))\n",
+        "                pass\n",
+        ("tests/client/test_renewals.py",),
+    ),
+    Mutant(
         "a sender overtakes those that wait for the metadata",
         _PIPELINE,
         "                await asyncio.shield(before)\n",

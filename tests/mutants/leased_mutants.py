@@ -98,6 +98,27 @@ LEASED: Final = (
         (NAMES,),
     ),
     Mutant(
+        "a name keeps a PID that the owner of a partition does not know",
+        "pidlease/engine/lease_service.py",
+        "        if not await self._is_unknown_elsewhere(wanted, found.pid):\n",
+        "        if True:\n",
+        (NAMING,),
+    ),
+    Mutant(
+        "a renewal that takes two grants is not recognised when it is requested again",
+        _NAMING,
+        "                if bound is not None and held is not None and not keeps:\n",
+        "                if False:\n",
+        (NAMING,),
+    ),
+    Mutant(
+        "an owner refuses a monotonic name where it would go on with it",
+        "pidlease/engine/lease_service.py",
+        "        goes_on = policy_of(pid) is Policy.MONOTONIC and pid in leases\n",
+        "        goes_on = False\n",
+        (NAMING,),
+    ),
+    Mutant(
         "only the last PID before is fenced after a restart",
         _NAMING,
         "        return fresh._replace(fenced=left)\n",

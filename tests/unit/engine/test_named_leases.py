@@ -25,7 +25,12 @@ from pidlease.engine.batch_identity import identified as judged_by
 from pidlease.engine.engine import Engine, EngineConfig
 from pidlease.engine.lease_service import LeaseService, UnknownPidError
 from pidlease.engine.leases.leases import NoPidError
-from pidlease.engine.named_leases import NameBusyError, NameConflictError, UnknownNameError
+from pidlease.engine.named_leases import (
+    NameBusyError,
+    NameConflictError,
+    NameTakenError,
+    UnknownNameError,
+)
 from pidlease.engine.pending_batches import Submitted
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
@@ -643,6 +648,126 @@ async def test_a_name_of_a_long_run_is_granted_by_a_server_that_saw_nothing_of_i
         assert next_one.pid not in pids
         pids.add(next_one.pid)
         assert (await lease_of(owner, LeaseWanted("t", 0, next_one.pid))).resume_at == 601
+
+
+class MadeAgain:
+    """A name has a lease, and its topic is made again; another server owns both partitions."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.shared = Shared()
+        self.asked: list[LeaseWanted] = []
+        self.busy: set[int] = set()
+
+    async def begin(self, *again: int) -> Lease:
+        self.owner, self.other = await self.shared.server(), await self.shared.server()
+        servers = (self.owner, self.other)
+        for each in servers:
+            each.engine.leases.keeps_fences = True
+        lease = await ask(self.owner, policy=self.policy)
+        self._read_fences(self.other)
+        self.shared.now_ms += 1000
+        for each in servers:
+            for number in again:
+                each.partition(number).table.hole_ms = self.shared.now_ms
+        self.shared.now_ms += 1000
+        for number in range(2):
+            place = self.other.partition(number)
+            place.elsewhere = "another server serves it"
+            place.log.stop("another server serves it")
+        return lease
+
+    def _read_fences(self, server: Server) -> None:
+        server.engine.naming.note_grant("n", self.shared.names.all()["n"])
+
+    async def ask_owner(self, wanted: LeaseWanted) -> Lease:
+        self.asked.append(wanted)
+        self._read_fences(self.owner)
+        if wanted.partition in self.busy:
+            raise NameBusyError("no answer")
+        return await lease_of(self.owner, wanted)
+
+    async def lease(self, *partitions: int, held: Lease | None = None) -> list[Lease]:
+        pid, generation = (-1, -1) if held is None else (held.pid, held.generation)
+        batch = [LeaseWanted("t", each, pid, "n", self.policy, held is not None, generation)
+                 for each in partitions]  # fmt: skip
+        service = LeaseService(self.other.engine, batch, self.ask_owner)
+        return [await service.lease(each) for each in batch]
+
+
+async def test_a_name_gets_another_pid_if_an_owner_elsewhere_does_not_know_the_last_one() -> None:
+    """Once it got the error of an unknown PID, and the next generation, for the rest of a lease."""
+    it = MadeAgain("strict")
+    first = await it.begin(0)
+    (second,) = await it.lease(0)
+    assert second.pid != first.pid
+    assert (second.sequence_number, second.resume_at) == (0, 0)
+    assert (await put(it.owner, second, 0)).status is STORED
+    # From now on it goes on with that one.
+    (third,) = await it.lease(0)
+    assert (third.pid, third.generation) == (second.pid, second.generation + 1)
+    assert third.sequence_number == 1
+
+
+async def test_all_leases_of_a_request_have_the_same_pid() -> None:
+    """Only the owner of the last partition does not know it; each owner is asked once."""
+    it = MadeAgain("strict")
+    first = await it.begin(1)
+    assert (await put(it.owner, first, 0, 4)).status is STORED
+    leases = await it.lease(0, 1)
+    (pid,) = {each.pid for each in leases}
+    assert pid != first.pid
+    assert len({each.generation for each in leases}) == 1
+    assert [each.resume_at for each in leases] == [5, 0]
+    assert [(each.partition, each.pid) for each in it.asked] == [
+        (0, first.pid), (1, first.pid), (0, pid), (1, pid),
+    ]  # fmt: skip
+    told = [await put(it.owner, each, 0, partition=each.partition) for each in leases]
+    assert [each.status for each in told] == [Status.DUPLICATE, STORED]
+
+
+async def test_an_owner_that_does_not_answer_keeps_no_other_lease_of_a_request() -> None:
+    it = MadeAgain("strict")
+    await it.begin(1)
+    it.busy = {0}
+    batch = [LeaseWanted("t", each, name="n") for each in range(2)]
+    service = LeaseService(it.other.engine, batch, it.ask_owner)
+    with pytest.raises(NameBusyError, match="no answer"):
+        await service.lease(batch[0])
+    found = await service.lease(batch[1])
+    assert (await put(it.owner, found, 0, partition=1)).status is STORED
+
+
+async def test_a_renewal_that_takes_two_grants_is_recognised() -> None:
+    """Its PID came by a renewal just now, so it would be kept; the owner does not know it."""
+    it = MadeAgain("strict")
+    await it.begin()
+    first = (await it.lease(0))[0]
+    held = (await it.lease(0, held=first))[0]
+    it.shared.now_ms += 1000
+    it.owner.partition().table.hole_ms = it.shared.now_ms
+    it.shared.now_ms += 1000
+    renewed = (await it.lease(0, held=held))[0]
+    assert renewed.pid not in {first.pid, held.pid}
+    # The response was lost.
+    again = (await it.lease(0, held=held))[0]
+    assert (again.pid, again.generation) == (renewed.pid, renewed.generation)
+    assert (await put(it.owner, again, 0)).status is STORED
+    with pytest.raises(NameTakenError):
+        await it.lease(0, held=first)
+
+
+async def test_a_monotonic_name_goes_on_at_another_server_as_at_the_owner() -> None:
+    it = MadeAgain("monotonic")
+    first = await it.begin(0)
+    (second,) = await it.lease(0)
+    assert (second.pid, second.generation) == (first.pid, first.generation + 1)
+    assert (second.sequence_number, second.resume_at) == (0, 0)
+    assert (await put(it.owner, second, 7)).status is STORED
+    # Without its name it could begin anywhere, and store again what another PID has stored.
+    unnamed = make_pid(Policy.MONOTONIC, second.pid % (1 << 48) + 1)
+    with pytest.raises(UnknownPidError):
+        await lease_of(it.owner, LeaseWanted("t", 0, unnamed))
 
 
 async def test_a_pid_that_another_server_leased_just_now_is_looked_up() -> None:
