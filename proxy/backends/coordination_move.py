@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from kazoo.exceptions import KazooException
 
 from pidlease.coordination.common_files import CommonFilesError
-from pidlease.coordination.journal.journal import Journal, JournalError
+from pidlease.coordination.journal.journal import Journal, JournalError, portions
 from pidlease.coordination.journal.journal_files import file_row
 from pidlease.coordination.journal.journal_names import name_row
 from pidlease.coordination.journal.journal_sequence import JournalSequence, has_blocks
@@ -43,7 +43,6 @@ from proxy.configuration.component_configs import upstream_config, zookeeper_con
 from proxy.configuration.settings import Settings
 
 _NAME: Final = "pidlease coordination migrate"
-_ROWS_AT_ONCE: Final = 500
 #: The time between two looks for a server that serves the cluster.
 _LOOK_SECONDS: Final = 1.0
 _ERRORS: Final = (
@@ -184,8 +183,8 @@ def _copy(zookeeper: ZooKeeper, journal: Journal, cluster: str, settings: Settin
     )
     rows = [name_row(name, binding) for name, binding in names.items()]
     rows += [writer_row(pid, of) for pid, of in writers.items()]
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        journal.put(rows[at : at + _ROWS_AT_ONCE])
+    for some in portions(rows):
+        journal.put(some)
     for name, content in files.items():
         journal.put([file_row(name, content)])
     JournalTopicBook(journal).adopt(topics)

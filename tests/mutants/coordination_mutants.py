@@ -316,6 +316,20 @@ COORDINATION: Final = (
         (_MOVE,),
     ),
     Mutant(
+        "all settings of a book are put in one batch",
+        "pidlease/coordination/journal/journal_topic_book.py",
+        "                for some in portions(rows):\n",
+        "                for some in [rows]:\n",
+        (_PARTS,),
+    ),
+    Mutant(
+        "settings that were put in part count as all",
+        "pidlease/coordination/journal/journal_topic_book.py",
+        "            if ALL_TOPICS in there or there - own.keys():\n",
+        "            if there:\n",
+        (_PARTS,),
+    ),
+    Mutant(
         "what is in ZooKeeper is moved while a server uses it",
         "proxy/backends/coordination_move.py",
         "    if running:\n",

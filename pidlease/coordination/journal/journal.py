@@ -4,7 +4,8 @@ A row is a JSON object with a kind and an id. One server writes the journal at a
 what a put expects against all rows, so a row needs no version: its content is its version.
 """
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 Fields = dict[str, Any]
@@ -15,6 +16,11 @@ NEXT_NUMBER: Final = "+"
 SESSION: Final = "session"
 #: The kind of the row about the server that writes the journal; its id is empty.
 OWNER: Final = "owner"
+#: The most rows, and about so many bytes, of one put of many rows.
+_PUT_ROWS: Final = 500
+_PUT_BYTES: Final = 500_000
+#: Of a row, besides its id and its fields.
+_ROW_BYTES: Final = 50
 
 
 class JournalError(Exception):
@@ -45,6 +51,21 @@ class Row(NamedTuple):
     kind: str
     id: str
     fields: Fields | None
+
+
+def portions(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Divide rows into puts of a bounded size: the rows of a put are one batch in Kafka."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        more = _ROW_BYTES + len(json.dumps(row.fields)) + len(row.id.encode())
+        if some and (size + more > _PUT_BYTES or len(some) >= _PUT_ROWS):
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += more
+    if some:
+        yield some
 
 
 class Journal(Protocol):

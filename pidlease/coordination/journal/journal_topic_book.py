@@ -9,6 +9,7 @@ from pidlease.coordination.journal.journal import (
     JournalConflictError,
     JournalError,
     Row,
+    portions,
 )
 from pidlease.coordination.topic_book import (
     ALL_TOPICS,
@@ -47,19 +48,28 @@ class JournalTopicBook(TopicBook):
         return TopicSettings(own.pop(ALL_TOPICS, {}), own)
 
     def adopt(self, settings: TopicSettings) -> None:
-        """Put the settings of another book, all of them or none, if this one has none yet.
+        """Put the settings of another book, if this one has none of its own yet.
+
+        They may be too many for one put. The row for all topics comes last: without it, this was
+        interrupted, and goes on with the rows that are missing.
 
         Raises:
             TopicBookError: they may have been put or not.
         """
-        every = {**settings.own, ALL_TOPICS: settings.shared}
-        rows = [
-            Row(_KIND, topic_id, {"topic": "", "settings": each})
-            for topic_id, each in every.items() if each
-        ]  # fmt: skip
-        while not any(self.load()):
+        own = {topic_id: each for topic_id, each in settings.own.items() if each}
+        every = {**own, ALL_TOPICS: settings.shared} if own or settings.shared else {}
+        while True:
+            self._refresh()
+            there = self._journal.all(_KIND).keys()
+            if ALL_TOPICS in there or there - own.keys():
+                return
+            rows = [
+                Row(_KIND, topic_id, {"topic": "", "settings": each})
+                for topic_id, each in every.items() if topic_id not in there
+            ]  # fmt: skip
             try:
-                self._journal.put(rows, [row._replace(fields=None) for row in rows])
+                for some in portions(rows):
+                    self._journal.put(some, [row._replace(fields=None) for row in some])
             except JournalConflictError:
                 continue
             except JournalError as error:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pidlease.coordination.journal import journal_sequence
-from pidlease.coordination.journal.journal import Row
+from pidlease.coordination.journal.journal import Row, portions
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
@@ -22,6 +22,7 @@ from pidlease.coordination.pid_sequence import SequenceError
 from pidlease.coordination.topic_book import ALL_TOPICS, TopicBookError, TopicSettings
 from pidlease.coordination.writer_ids import WriterIdsError, WriterOf
 from pidlease.core.blocks import PidBlock
+from pidlease.log.kafka.kafka_journal import _batch
 from tests.unit.coordination.memory_journal import MemoryJournal
 
 
@@ -279,4 +280,67 @@ def test_the_settings_of_another_book_are_put_at_once() -> None:
     assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
     JournalTopicBook(rows).adopt(TopicSettings({}, {}))
     JournalTopicBook(rows).adopt(TopicSettings({"a": "old"}, {"id": {"b": "old"}}))
+    JournalTopicBook(rows).adopt(
+        TopicSettings({"a": "old"}, {"id": {"b": "old"}, "other": {"c": "3"}})
+    )
     assert JournalTopicBook(rows).load() == TopicSettings({"a": "1"}, {"id": {"b": "2"}})
+    assert rows.puts == 1
+
+
+def test_a_book_with_settings_of_its_own_gets_none_of_another_one() -> None:
+    rows = MemoryJournal()
+    book = JournalTopicBook(rows)
+    book.change("t", "mine", {"a": "1"}.__or__)
+    book.adopt(TopicSettings({"a": "old"}, {"id": {"b": "old"}}))
+    assert book.load() == TopicSettings({}, {"mine": {"a": "1"}})
+
+
+@pytest.mark.parametrize("shared", [{"pidlease.fsync": "never"}, {}])
+@pytest.mark.parametrize("fails", ["", "before", "after"])
+def test_the_settings_of_many_topics_fit_into_batches_of_kafka(
+    fails: str, shared: dict[str, str]
+) -> None:
+    """Once a move from ZooKeeper could not be completed, and no server started any more."""
+    stream = {"pidlease.stream.content.type": "application/json",
+              "pidlease.stream.ttl.seconds": "86400"}  # fmt: skip
+    settings = TopicSettings(shared, {f"{number:022}": stream for number in range(6_000)})
+    rows = BatchJournal()
+    book = JournalTopicBook(rows)
+    if fails:
+        # Killed in the middle; what is there by then is in the first batches.
+        rows.fails_at, rows.fails_then = 5, fails
+        with pytest.raises(TopicBookError):
+            book.adopt(settings)
+        assert not book.load().shared
+        assert 0 < len(book.load().own) < 6_000
+    book.adopt(settings)
+    assert book.load() == settings
+    puts = rows.puts
+    book.adopt(settings)
+    JournalTopicBook(rows).adopt(TopicSettings({}, {"another": stream}))
+    assert (rows.puts, book.load()) == (puts, settings)
+
+
+class BatchJournal(MemoryJournal):
+    """Puts what fits into a batch."""
+
+    fails_at = 0
+    fails_then = ""
+
+    def put(self, rows: Iterable[Row], expected: Iterable[Row] = ()) -> None:
+        found = list(rows)
+        _batch(found, 1_700_000_000_000)
+        if self.fails_at and self.puts == self.fails_at:
+            self.fails, self.fails_at = self.fails_then, 0
+        super().put(found, expected)
+
+
+def test_rows_are_divided_by_their_size_and_their_number() -> None:
+    small = [Row("name", str(number), {}) for number in range(1100)]
+    assert [len(some) for some in portions(small)] == [500, 500, 100]
+    large = [Row("name", str(number), {"a": "x" * 200_000}) for number in range(5)]
+    assert [len(some) for some in portions(large)] == [2, 2, 1]
+    huge = [Row("name", str(number), {"a": "x" * 600_000}) for number in range(2)]
+    assert [len(some) for some in portions([*huge, small[0]])] == [1, 1, 1]
+    assert list(portions([])) == []
+    assert [row for some in portions([*large, *small]) for row in some] == [*large, *small]
