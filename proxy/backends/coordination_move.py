@@ -1,4 +1,4 @@
-"""Moves PIDs, names, writers and topics' settings from ZooKeeper to the topic `__pidlease`.
+"""Moves PIDs, names, writers, node ids and topics' settings from ZooKeeper to `__pidlease`.
 
 No server may run meanwhile. The move may be repeated after a crash at any point:
 
@@ -19,11 +19,13 @@ from kazoo.exceptions import KazooException
 from pidlease.coordination.common_files import CommonFilesError
 from pidlease.coordination.journal.journal import Journal, JournalError, portions
 from pidlease.coordination.journal.journal_files import file_row
+from pidlease.coordination.journal.journal_members import node_ids_row
 from pidlease.coordination.journal.journal_names import name_row
 from pidlease.coordination.journal.journal_sequence import JournalSequence, has_blocks
 from pidlease.coordination.journal.journal_topic_book import JournalTopicBook
 from pidlease.coordination.journal.journal_writer_ids import writer_row
 from pidlease.coordination.journal.moved_rows import moved_row, moving_row, was_moved
+from pidlease.coordination.members import MembersError
 from pidlease.coordination.name_bindings import NamesError
 from pidlease.coordination.ownership import OwnershipError
 from pidlease.coordination.pid_sequence import SequenceError
@@ -31,6 +33,7 @@ from pidlease.coordination.topic_book import TopicBookError
 from pidlease.coordination.writer_ids import WriterIdsError
 from pidlease.coordination.zookeeper.zookeeper_connection import MOVED, ZooKeeper, ZooKeeperError
 from pidlease.coordination.zookeeper.zookeeper_files import ZooKeeperFiles
+from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
 from pidlease.coordination.zookeeper.zookeeper_names import ZooKeeperNames
 from pidlease.coordination.zookeeper.zookeeper_sequence import ZooKeeperSequence
 from pidlease.coordination.zookeeper.zookeeper_topic_book import ZooKeeperTopicBook
@@ -46,8 +49,8 @@ _NAME: Final = "pidlease coordination migrate"
 #: The time between two looks for a server that serves the cluster.
 _LOOK_SECONDS: Final = 1.0
 _ERRORS: Final = (
-    CommonFilesError, JournalError, OwnershipError, NamesError, SequenceError, TopicBookError,
-    WriterIdsError, ZooKeeperError, KazooException, UpstreamError,
+    CommonFilesError, JournalError, MembersError, OwnershipError, NamesError, SequenceError,
+    TopicBookError, WriterIdsError, ZooKeeperError, KazooException, UpstreamError,
 )  # fmt: skip
 
 
@@ -183,6 +186,7 @@ def _copy(zookeeper: ZooKeeper, journal: Journal, cluster: str, settings: Settin
     )
     rows = [name_row(name, binding) for name, binding in names.items()]
     rows += [writer_row(pid, of) for pid, of in writers.items()]
+    rows.append(node_ids_row(ZooKeeperMembers(zookeeper, cluster).next_node_id()))
     for some in portions(rows):
         journal.put(some)
     for name, content in files.items():

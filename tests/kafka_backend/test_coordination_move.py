@@ -10,6 +10,7 @@ import pytest
 
 from pidlease.coordination.zookeeper.zookeeper_connection import MOVED, ZooKeeper, ZooKeeperConfig
 from pidlease.coordination.zookeeper.zookeeper_files import ZooKeeperFiles
+from pidlease.coordination.zookeeper.zookeeper_members import ZooKeeperMembers
 from pidlease.testing.server_process import PIDLEASE
 from proxy.backends import coordination_move
 from proxy.backends.coordination_move import MoveError, move_to_kafka
@@ -92,6 +93,9 @@ def test_a_deployment_is_moved(
     users = (tmp_path / "security" / "users").read_bytes()
     (cluster,) = connection.children(connection.path("owners"))
     ZooKeeperFiles(connection, cluster).replace("users", users, None)
+    # Three servers have shared the cluster; their data directories keep their node ids.
+    for expected in (1, 2, 3):
+        assert ZooKeeperMembers(connection, cluster).node_id() == expected
     connection.close()
 
     moved = _migrate(kafka, hosts)
@@ -127,6 +131,10 @@ def test_a_deployment_is_moved(
             marks = sorted(each.name for each in (server.data_dir / "sequence").iterdir())
             assert "kafka" in marks
             assert "zookeeper" not in marks
+    with in_front_of(kafka, tmp_path / "c", **IN_KAFKA, shared="true") as server:
+        server.start()
+        (member,) = ask(server, "GET", "/v1/servers")[1]["servers"]
+        assert member["node_id"] == 4
 
 
 async def test_a_move_that_stops_halfway_is_repeated(

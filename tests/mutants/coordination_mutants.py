@@ -330,6 +330,20 @@ COORDINATION: Final = (
         (_PARTS,),
     ),
     Mutant(
+        "the counter of node ids is not moved",
+        "proxy/backends/coordination_move.py",
+        "    rows.append(node_ids_row(ZooKeeperMembers(zookeeper, cluster).next_node_id()))\n",
+        "",
+        (_MOVE,),
+    ),
+    Mutant(
+        "a new server gets the node id of a living one",
+        _ENTRIES,
+        "lambda _: [], max(used, default=0) + 1)\n",
+        "lambda _: [])\n",
+        (_MEMBERS,),
+    ),
+    Mutant(
         "what is in ZooKeeper is moved while a server uses it",
         "proxy/backends/coordination_move.py",
         "    if running:\n",

@@ -67,7 +67,17 @@ class JournalMembers(Members):
 
     @override
     def node_id(self) -> int:
-        return self._try(lambda: self._put_counted(_NODES, lambda _: []))
+        return self._try(self._next_node_id)
+
+    def _next_node_id(self) -> int:
+        """Count the ids, and skip those in use: earlier moves from ZooKeeper moved no counter."""
+        self._journal.refresh()
+        try:
+            slots = _slots(self._journal.get(_MAP, ""))
+        except (ValueError, KeyError, TypeError) as error:
+            raise MembersError(f"the map cannot be read: {error!r}") from error
+        used = [*map(int, self._journal.all(_MEMBER)), *slots.owners, *slots.members]
+        return self._put_counted(_NODES, lambda _: [], max(used, default=0) + 1)
 
     @override
     def join(self, member: Member) -> None:
@@ -174,10 +184,12 @@ class JournalMembers(Members):
 
     # ------------------------------------------------------------------ rows
 
-    def _put_counted(self, counter: str, rows: Callable[[int], list[Row]]) -> int:
+    def _put_counted(
+        self, counter: str, rows: Callable[[int], list[Row]], at_least: int = 1
+    ) -> int:
         """Put rows with the next number of a counter, in one put with the counter; return it."""
         before = self._journal.get(_COUNT, counter)
-        number = 1 if before is None else int(before["next"])
+        number = max(at_least, 1 if before is None else int(before["next"]))
         row = Row(_COUNT, counter, {"next": number + 1})
         self._journal.put([row, *rows(number)], [row._replace(fields=before)])
         return number
@@ -200,6 +212,11 @@ class JournalMembers(Members):
                 raise MembershipLostError(self._journal.ended) from error
             raise MembersError(f"members: {error}") from error
         raise MembersError("members: other servers were always faster")
+
+
+def node_ids_row(next_id: int) -> Row:
+    """Return the row of the counter of node ids."""
+    return Row(_COUNT, _NODES, {"next": next_id})
 
 
 def _member(fields: Fields) -> Member:

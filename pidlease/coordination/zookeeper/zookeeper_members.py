@@ -85,6 +85,20 @@ class ZooKeeperMembers(Members):
             raise _error(path, error) from error
         raise MembersError(f"ZooKeeper's {path}: other servers were always faster")
 
+    def next_node_id(self) -> int:
+        """Return the next node id, and take none.
+
+        Raises:
+            MembersError: it cannot be read.
+        """
+        path = f"{self._root}/node-ids"
+        try:
+            return int(self._read_node(path)[0]["next"])
+        except NoNodeError:
+            return 1
+        except (ZooKeeperError, KazooException, ValueError, KeyError, TypeError) as error:
+            raise _error(path, error) from error
+
     @override
     def join(self, member: Member) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from pidlease.coordination.fence_log import Fence, FenceLogError, FencePosition
 from pidlease.coordination.journal import journal_fences
 from pidlease.coordination.journal.journal import NEXT_NUMBER, OWNER, Row
 from pidlease.coordination.journal.journal_fences import JournalFences
-from pidlease.coordination.journal.journal_members import JournalMembers
+from pidlease.coordination.journal.journal_members import JournalMembers, node_ids_row
 from pidlease.coordination.journal.journal_names import JournalNames
 from pidlease.coordination.journal.journal_sequence import JournalSequence
 from pidlease.coordination.members import (
@@ -69,6 +69,32 @@ def test_members_come_and_go() -> None:
     rows.replaced = True
     with pytest.raises(MembersError, match="another server"):
         one.read()
+
+
+def test_a_new_server_gets_no_node_id_that_is_in_use() -> None:
+    """Once a move from ZooKeeper did not move the counter: a living server was replaced."""
+    (_, one), (rows, two) = pair()
+    for number in (1, 2):
+        one.join(member(number))
+    owners = reassigned(EMPTY_MAP, [1, 2, 5], [1] * SLOTS)
+    one.read()
+    one.write(owners)
+    assert not rows.read, "this server has read nothing yet"
+    assert [two.node_id() for _ in range(2)] == [6, 7]
+
+
+def test_the_counter_of_node_ids_of_another_coordinator_goes_on() -> None:
+    (rows, one), _ = pair()
+    rows.put([node_ids_row(4)])
+    assert [one.node_id() for _ in range(2)] == [4, 5]
+
+
+def test_a_map_that_cannot_be_read_gives_no_node_id() -> None:
+    (rows, one), _ = pair()
+    rows.put([Row("map", "", {"version": 99})])
+    with pytest.raises(MembersError, match="the map cannot be read"):
+        one.node_id()
+    assert rows.rows.keys() == {("map", "")}
 
 
 def test_a_member_whose_session_has_ended_joins_again() -> None:
