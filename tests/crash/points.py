@@ -91,15 +91,20 @@ defaults rename */topics/defaults 1 !
 defaults fsync_folder */topics 2
 name write */sequence/names 1 !~
 name fsync */sequence/names 1
+start write */sequence/names 1 ~
+start fsync */sequence/names 1
 lease truncate */sequence/blocks 2 !
 lease write */sequence/blocks 2 ~
 lease fsync */sequence/blocks 2
-traffic write */load-?/*.log 1+ !~
+traffic write */load-?/*.log each+ !~
 start truncate */load-?/*.log 1
 traffic fsync */load-?/*.log each+ !
+start write */load-?/*.log 1 ~
 start fsync */load-?/*.log 1
+start open */durable 1
+start write */durable 1
 traffic open */durable 1
-traffic write */durable 2+ ~
+traffic write */durable each+ ~
 traffic write */load-?/*.index 1+ ~
 start truncate */load-?/*.index 1
 traffic write */load-?/*.timeindex 1+ ~
@@ -111,10 +116,11 @@ traffic open */load-?/*.timeindex each
 traffic open */load-?/*.log 1
 traffic truncate */load-?/*.log 1
 traffic fsync_folder */logs/load-? each
-commit write */groups/offsets 1+ !~
+commit write */groups/offsets 2+ !~
+start write */groups/offsets 1 ~
 commit truncate */groups/offsets 1
 commit fsync */groups/offsets 2+ d
-stop write */groups/offsets 1 ~
+stop write */groups/offsets 2 ~
 stop fsync */groups/offsets 2 s
 traffic make_folder */snapshots/.aside* 1 !
 traffic open */.aside*/producers.parquet 1

@@ -25,6 +25,13 @@ _OFFSETS: Final = "tests/kafka_listener/test_group_offsets.py"
 
 GROUPS: Final = (
     Mutant(
+        "offsets found at a start are fsynced, but not written again",
+        _JOURNAL,
+        "                self._rewrite(file)\n",
+        "",
+        (_ON_DISK,),
+    ),
+    Mutant(
         "a commit is not fsynced",
         _JOURNAL,
         "            file.write_at(lines, self.length)\n            if self._durable:\n",

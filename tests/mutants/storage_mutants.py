@@ -117,9 +117,30 @@ STORAGE: Final = (
     Mutant(
         "tail found at a start not fsynced",
         _SEGMENT,
-        "so it must be on the disk.\n            self.log.fsync()",
-        "\n            pass",
+        "            rewrite.finish()\n            self.log.fsync()",
+        "            rewrite.finish()",
         (FAULTS,),
+    ),
+    Mutant(
+        "tail found at a start fsynced, but not written again",
+        _SEGMENT,
+        "                    rewrite.add(batch)\n                self._index(",
+        "                    pass\n                self._index(",
+        (FAULTS,),
+    ),
+    Mutant(
+        "a sealed segment whose flush failed counts as durable",
+        _EMBEDDED,
+        "                self._rewrite_sealed(recovery_offset)\n",
+        "                pass\n",
+        (FAULTS,),
+    ),
+    Mutant(
+        "the mark covers what a flush may still report as lost",
+        _EMBEDDED,
+        "        if self._flushing is None:\n            self._mark.write(",
+        "        if True:\n            self._mark.write(",
+        ("tests/unit/log/test_log_edges.py",),
     ),
     Mutant(
         "roll without the sealing fsync",
@@ -166,9 +187,16 @@ STORAGE: Final = (
     Mutant(
         "what is read from the file of names counts as durable",
         "pidlease/coordination/file/file_names.py",
-        "(self._files.open(self._path)) as file:\n                file.fsync()\n",
-        "(self._files.open(self._path)) as file:\n                pass\n",
+        "self._length - len(last))\n                file.fsync()\n",
+        "self._length - len(last))\n",
         ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "the last name found at a start is fsynced, but not written again",
+        "pidlease/coordination/file/file_names.py",
+        "                file.write_at([last], self._length - len(last))\n",
+        "",
+        ("tests/unit/coordination/test_file_names.py",),
     ),
     Mutant(
         "file written aside not fsynced",

@@ -129,11 +129,11 @@ def forget_the_tail_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     """A start that counts what it finds in the page cache."""
     original = ActiveSegment.recover
 
-    def recover(self: ActiveSegment, recovery_offset: int, *, clean: bool) -> int:
+    def recover(self: ActiveSegment, recovery_offset: int, *, clean: bool, durable: int = 0) -> int:
         log = self.log
         self._log = ForgetfulFile(log)
         try:
-            return original(self, recovery_offset, clean=clean)
+            return original(self, recovery_offset, clean=clean, durable=durable)
         finally:
             self._log = log
 

@@ -131,10 +131,6 @@ class FileNames(NameBindings):
         try:
             make_durable_file(self._files, self._path)
             content = read_file(self._files, self._path)
-            # A kill may have come between a write and its fsync. What is read is answered to
-            # clients without another write, so it must be durable, too.
-            with closing(self._files.open(self._path)) as file:
-                file.fsync()
         except OSError as error:
             raise NamesError(f"{self._path}: {error}") from error
         lines, torn = split_torn(content)
@@ -146,11 +142,27 @@ class FileNames(NameBindings):
                 )
             self._apply(changes)
             self._length += len(line) + 1
+        if lines:
+            self._make_durable(lines[-1] + b"\n")
         if torn:
             # A line that a crash tore was never acknowledged.
             self._doubtful = True
             _log.warning("the end of the names' file is damaged; ignoring it",
                          path=str(self._path), bytes=len(torn))  # fmt: skip
+
+    def _make_durable(self, last: bytes) -> None:
+        """Write the last line again, and fsync it: the lines before it are durable.
+
+        A kill may have come between its write and its fsync, or the fsync failed: then a further
+        one alone succeeds without writing it. The line is answered to clients without another
+        write, so a crash must not take it back.
+        """
+        try:
+            with closing(self._files.open(self._path)) as file:
+                file.write_at([last], self._length - len(last))
+                file.fsync()
+        except OSError as error:
+            raise NamesError(f"{self._path}: {error}") from error
 
 
 def _line(changes: dict[str, Binding | None]) -> bytes:

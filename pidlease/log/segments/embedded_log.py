@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -154,9 +155,13 @@ class EmbeddedPartitionLog:
             # First, so that deleted records do not reappear because something else is damaged.
             self._deleted_to = read_log_start(self._files, self._folder)
             start_known = True
+            if not clean and recovery_offset:
+                self._rewrite_sealed(recovery_offset)
             self.cut_bytes = self._active.recover(recovery_offset, clean=clean, durable=durable)
             self._check_complete(durable)
             self._check_start()
+            if not clean and self._active.next_offset > durable:
+                self._mark.write(self._active.next_offset)  # so the next start rewrites nothing
         except DamagedLogError as error:
             end = self._active.next_offset
             self._promised_end = max(recovery_offset, self._deleted_to, end + 1)
@@ -167,6 +172,16 @@ class EmbeddedPartitionLog:
             _log.warning("torn tail cut", log=self._folder.name, bytes=self.cut_bytes,
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
+
+    def _rewrite_sealed(self, offset: int) -> None:
+        """Make sealed segments durable from an offset on.
+
+        They are, but for one case: a flush met the failure of an fsync that a roll asked for at the
+        same time. The kernel reports it to one of them only, so the roll began a new segment.
+        """
+        for segment, following in pairwise((*self._sealed, self._active.names)):
+            if offset < following.base_offset:
+                segment.rewrite(offset)
 
     def _check_complete(self, durable: int) -> None:
         end = self._active.next_offset
@@ -356,7 +371,7 @@ class EmbeddedPartitionLog:
             raise
         if fsync:
             self._unflushed = False
-            self._mark.write(self._active.next_offset)
+            self._note_durable()
         else:
             self._unflushed = True
         self._publish()
@@ -408,6 +423,7 @@ class EmbeddedPartitionLog:
                 self._fsync_failed(error)
             raise
         self._unflushed = False
+        self._note_durable()
         new = ActiveSegment(SegmentFiles(self._files, self._folder, old.next_offset))
         try:
             new.create()
@@ -418,6 +434,11 @@ class EmbeddedPartitionLog:
         self._sealed = (*self._sealed, old.names)
         if self._flushing is not old:
             old.close()
+
+    def _note_durable(self) -> None:
+        """Note that the log is durable, after an fsync, unless a flush may still report a loss."""
+        if self._flushing is None:
+            self._mark.write(self._active.next_offset)
 
     def _drop(self, new: ActiveSegment, error: OSError) -> None:
         """Remove a segment that could not be begun: it would hide the preceding one."""

@@ -27,6 +27,8 @@ from pidlease.storage.files import OpenFile
 SECTOR_BYTES: Final = 512
 
 _CHUNK_BYTES: Final = 1 << 20
+#: How many bytes are collected before they are written again.
+_REWRITE_BYTES: Final = 1 << 20
 #: How many bytes after a broken batch to search for intact ones.
 _LOOK_AHEAD_BYTES: Final = 64 << 20
 
@@ -45,6 +47,39 @@ class BrokenBatchError(Exception):
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
         self.position = position
+
+
+class Rewrite:
+    """Writes batches of a segment again, where they are, so that an fsync makes them durable.
+
+    An fsync alone would not. After a failed one, or after a failed write of its own, Linux takes
+    the pages for clean: reads return them, and the next fsync succeeds without writing them. The
+    bytes stay the same, so nothing is lost if this is interrupted.
+
+    Parameters:
+        file: the segment's .log.
+    """
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file: Final = file
+        self._parts: list[memoryview] = []
+        self._position = 0
+        self._size = 0
+
+    def add(self, batch: ScannedBatch) -> None:
+        """Write a batch, now or with the following ones."""
+        if not self._parts:
+            self._position = batch.position
+        self._parts.append(batch.data)
+        self._size += len(batch.data)
+        if self._size >= _REWRITE_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write the rest. The fsync is the caller's."""
+        if self._parts:
+            self._file.write_at(self._parts, self._position)
+            self._parts, self._size = [], 0
 
 
 def scan(

@@ -10,7 +10,7 @@ import structlog
 from pidlease.core.buffer import Buffer
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.segments import sparse_index
-from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan, scan_headers
+from pidlease.log.segments.scan import BrokenBatchError, Rewrite, is_torn, scan, scan_headers
 from pidlease.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer
 from pidlease.storage.errors import DamagedLogError
 from pidlease.storage.files import Files, OpenFile
@@ -100,6 +100,24 @@ class SegmentFiles:
         for suffix in (INDEX_SUFFIX, TIME_SUFFIX):
             with suppress(OSError):
                 self.files.remove(self.path(suffix))
+
+    def rewrite(self, offset: int) -> None:
+        """Make its batches from an offset on durable, even after an fsync that failed.
+
+        Raises:
+            OSError: they may not be durable.
+        """
+        log = self.files.open(self.path(LOG_SUFFIX))
+        try:
+            rewrite, end = Rewrite(log), log.size()
+            with suppress(BrokenBatchError):  # the replay finds it, too, and stops the partition
+                begin = self.position_of(max(offset, self.base_offset), log, end)
+                for batch in scan(log, begin, end):
+                    rewrite.add(batch)
+            rewrite.finish()
+            log.fsync()
+        finally:
+            log.close()
 
     def position_of(self, offset: int, log: OpenFile, end: int) -> int:
         """Return the position of the batch that contains an offset, or else of the next batch.
@@ -300,8 +318,11 @@ class ActiveSegment:
             self._unflushed_indexes |= {
                 suffix for suffix, (_, length) in self._indexes.items() if length
             }
+        rewrite = Rewrite(self.log)
         try:
             for batch in scan(self.log, self.size, size, self.next_offset):
+                if not clean and batch.header.last_offset >= recovery_offset:
+                    rewrite.add(batch)
                 self._index(batch.header, batch.header.base_offset, self.size)
                 self.size += batch.header.size
                 self.next_offset = batch.header.last_offset + 1
@@ -313,6 +334,7 @@ class ActiveSegment:
             self.cut()
         if not clean and self.next_offset != durable:
             # The log's end may be in the page cache only. It counts now, so it must be on the disk.
+            rewrite.finish()
             self.log.fsync()
         return size - self.size
 

@@ -64,7 +64,9 @@ class OffsetJournal:
             file = self._files.open(self._path)
             try:
                 yield from self._read(file)
-                file.fsync()  # clients will get these offsets: a crash must not take them back
+                # Clients will get these offsets: a crash must not take them back.
+                self._rewrite(file)
+                file.fsync()
             finally:
                 file.close()
         except OSError as error:
@@ -89,10 +91,20 @@ class OffsetJournal:
             else:
                 yield each.line.record
                 self.length = each.end
+                self._synced = max(self._synced, each.line.synced)
         if bad is not None:
             self._tail = True
             _log.warning("the offsets' journal has a torn end; cutting it", path=str(self._path),
                          line=bad.number, bytes=file.size() - self.length)  # fmt: skip
+
+    def _rewrite(self, file: OpenFile) -> None:
+        """Write the lines again that may not be durable.
+
+        After a failed fsync, a further one succeeds without writing them.
+        """
+        for position in range(self._synced, self.length, _CHUNK_BYTES):
+            size = min(_CHUNK_BYTES, self.length - position)
+            file.write_at([file.read_at(size, position)], position)
 
     @property
     def unsettled(self) -> bool:

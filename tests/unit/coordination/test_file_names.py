@@ -183,6 +183,23 @@ def test_what_was_refused_does_not_count(operation: str, seed: int, *, also_the_
     assert (again.get("a"), again.get("b")) == (FIRST, Binding(8, 0))
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_start_makes_durable_what_a_failed_fsync_gave_up(seed: int) -> None:
+    """Once the next fsync succeeded without writing it; a power cut took an answer back."""
+    files = SimFiles(seed)
+    names = names_in(files)
+    names.change("a", None, FIRST)
+    files.fail_next("fsync", str(PATH))
+    files.fail_next("truncate", str(PATH))
+    with pytest.raises(NamesError):
+        names.change("b" * 256, None, Binding(8, 5))
+    again = names_in(files := files.process_death())
+    found = again.all()
+    assert len(found) == 2
+    for power in range(12):
+        assert names_in(files.power_loss(power)).all() == found
+
+
 @pytest.mark.parametrize("line", [0, 1])
 def test_a_damaged_line_is_told(line: int) -> None:
     files = SimFiles()

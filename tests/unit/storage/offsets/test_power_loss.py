@@ -9,6 +9,7 @@ from random import Random, SystemRandom
 import pytest
 
 from pidlease.core.log_config import FsyncPolicy
+from pidlease.storage.offsets import offset_journal
 from pidlease.storage.offsets import offset_store as module
 from pidlease.storage.offsets.journal_records import (
     Commit,
@@ -99,6 +100,36 @@ def test_without_fsync_a_kill_loses_nothing_and_a_power_cut_is_no_damage(*, torn
             assert found == everything[: len(found)], f"seed {seed} at step {step}"
             lost += len(found) < len(acknowledged)
     pytest.fail("it never came to its end")
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_start_makes_durable_what_a_failed_fsync_gave_up(*, durable: bool) -> None:
+    """Once the next fsync succeeded without writing it; a power cut took returned offsets back."""
+    for seed in SEEDS:
+        files = SimFiles(seed)
+        journal, _ = open_journal(files, durable=durable)
+        journal.append([commit("a", 1)])
+        written = [wide("b", 2, 400)]
+        if not durable:
+            journal.append(written)
+        files.fail_next("truncate", "*offsets")
+        files.fail_next("fsync", "*offsets")
+        with pytest.raises(OSError, match="data"):
+            journal.append(written) if durable else journal.flush()
+        returned = records_in(files := files.process_death())
+        assert returned == [commit("a", 1), wide("b", 2, 400)]
+        for what, after in views(files):
+            assert records_in(after) == returned, f"{what}, seed {seed}"
+
+
+def test_a_start_writes_only_the_last_write_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_journal, "_CHUNK_BYTES", 200)
+    files = SimFiles()
+    grown(files).close()
+    assert files.tree.used_bytes() > 2000
+    files = files.process_death()
+    open_journal(files)
+    assert [step.operation for step in files.trace].count("write") == 1
 
 
 # ---------------------------------------------------------------------- writing it anew
