@@ -18,7 +18,7 @@ from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
 from pidlease.log.segments.log_start import read_log_start, write_log_start
 from pidlease.log.segments.log_view import LogView
 from pidlease.log.segments.offset_file import encode_offset
-from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
+from pidlease.log.segments.segment import LOG_SUFFIX, ActiveSegment, SegmentFiles
 from pidlease.repair.damage import segments_of
 from pidlease.repair.losses import Losses, parts_of
 from pidlease.repair.repair_report import describe_partition
@@ -176,6 +176,7 @@ def _lower_start(files: Files, folder: Path, cut: int) -> None:
 
 def _cut_segments(files: Files, folder: Path, view: LogView) -> None:
     """Remove everything after the end of a view, and rebuild the last indexes."""
+    make_durable_folder(files, folder)  # it may be lost as a whole
     last = SegmentFiles(files, folder, view.segments[-1].base_offset)
     for segment in reversed(segments_of(files, folder)):
         if segment.base_offset > last.base_offset:
@@ -185,8 +186,11 @@ def _cut_segments(files: Files, folder: Path, view: LogView) -> None:
     last.remove_indexes()
     active = ActiveSegment(last)
     try:
-        active.log.truncate(view.last_size)
-        active.log.fsync()
+        if files.exists(last.path(LOG_SUFFIX)):
+            active.log.truncate(view.last_size)
+            active.log.fsync()
+        else:  # all segments are lost
+            active.create()
         active.recover(0, clean=True)
         active.seal()
     finally:

@@ -20,7 +20,8 @@ class Damage(NamedTuple):
         offset: everything before it is intact; after a cut it is the log's end.
         reason: the damage in words.
         view: the intact part; None: the log cannot be cut.
-        promised_end: the log was acknowledged at least up to here, by the mark and the log start.
+        promised_end: the log was acknowledged at least up to here, by the mark, the newest snapshot
+            and the log start.
     """
 
     path: Path
@@ -43,21 +44,22 @@ def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool
     A torn tail is no damage: it was never acknowledged.
 
     Parameters:
-        recovery_offset: from the newest snapshot; the log before it is durable, so not torn.
+        recovery_offset: from the newest snapshot; the log before it is durable, so neither torn
+            nor missing.
         clean: whether the last process stopped cleanly.
 
     Raises:
         OSError: the log cannot be read.
     """
     segments = segments_of(files, folder)
-    durable = DurableMark(files, folder).read()
-    if not segments:
-        return None  # nothing was ever written, or everything is lost: a cut would not help
+    durable = max(DurableMark(files, folder).read(), recovery_offset)
+    first = segments[0] if segments else SegmentFiles(files, folder, 0)
     try:
         start = read_log_start(files, folder)
     except DamagedLogError as error:
-        return Damage(error.path, 0, segments[0].base_offset, str(error), None, durable)
-    found = _first_broken(segments, max(recovery_offset, durable), clean=clean)
+        return Damage(error.path, 0, first.base_offset, str(error), None, durable)
+    nothing = LogView((first,), first.base_offset, 0)
+    found = _first_broken(segments, durable, clean=clean) if segments else nothing
     if isinstance(found, Damage):
         return found._replace(promised_end=max(durable, start, found.offset + 1))
     promised, text = max((durable, "was durable up to"), (start, "was deleted up to"))

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from tests.mutants.mutant import CACHED_READS, Mutant
+from tests.mutants.mutant import CACHED_READS, RECOVERY, Mutant
 
 _CUT: Final = "pidlease/repair/cut.py"
 _STOPPED: Final = "tests/http_api/test_damaged.py"
+_LOG_DAMAGE: Final = "tests/unit/log/test_embedded_damage.py"
 _CRASHES: Final = "tests/unit/engine/test_repair_crashes.py"
 _SNAPSHOTS: Final = f"{_CRASHES}::test_a_cut_keeps_what_snapshots_know_of_other_partitions"
 
@@ -51,6 +52,27 @@ DAMAGE: Final = (
         "            self.view = self.view.up_to(offset)\n",
         "",
         (CACHED_READS,),
+    ),
+    Mutant(
+        "a log without segments begins anew",
+        "pidlease/log/segments/embedded_log.py",
+        "            self._check_complete(recovery_offset)\n",
+        "            if segments:\n                self._check_complete(recovery_offset)\n",
+        (_LOG_DAMAGE, RECOVERY),
+    ),
+    Mutant(
+        "a log may end before a snapshot",
+        "pidlease/log/segments/embedded_log.py",
+        "            self._check_complete(recovery_offset)\n",
+        "            self._check_complete(durable)\n",
+        (_LOG_DAMAGE, RECOVERY),
+    ),
+    Mutant(
+        "a partition without segments is not repaired",
+        "pidlease/repair/damage.py",
+        "if segments else nothing\n",
+        "if segments else nothing._replace(end_offset=2**62)\n",
+        (_CRASHES,),
     ),
     Mutant(
         "what was acknowledged beyond the damage is forgotten",

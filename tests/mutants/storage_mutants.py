@@ -131,8 +131,8 @@ STORAGE: Final = (
     Mutant(
         "a sealed segment whose flush failed counts as durable",
         _EMBEDDED,
-        "                self._rewrite_sealed(recovery_offset)\n",
-        "                pass\n",
+        "            self._rewrite_sealed(recovery_offset)\n",
+        "            pass\n",
         (FAULTS,),
     ),
     Mutant(

@@ -138,14 +138,11 @@ class EmbeddedPartitionLog:
     def _open(self, recovery_offset: int, *, clean: bool) -> None:
         names, bases = self._tidy()
         segments = [SegmentFiles(self._files, self._folder, base) for base in bases]
-        if not segments:
-            self._active.create()
-            self._publish()
-            return
-        self._sealed = tuple(segments[:-1])
-        self._active = ActiveSegment(segments[-1])
+        if segments:
+            self._sealed = tuple(segments[:-1])
+            self._active = ActiveSegment(segments[-1])
         durable = self._mark.read()
-        if not clean and (durable <= bases[-1] or LOG_START_NAME in names):
+        if segments and not clean and (durable <= bases[-1] or LOG_START_NAME in names):
             # A crash may have happened between creating a file and the fsync of its name. Not if
             # records of the last segment are durable: they were appended after that fsync.
             self._files.fsync_folder(self._folder)
@@ -155,12 +152,13 @@ class EmbeddedPartitionLog:
             # First, so that deleted records do not reappear because something else is damaged.
             self._deleted_to = read_log_start(self._files, self._folder)
             start_known = True
-            if not clean and recovery_offset:
-                self._rewrite_sealed(recovery_offset)
-            self.cut_bytes = self._active.recover(recovery_offset, clean=clean, durable=durable)
-            self._check_complete(durable)
+            if segments:
+                self._recover(recovery_offset, durable, clean=clean)
+            self._check_complete(recovery_offset)
             self._check_start()
-            if not clean and self._active.next_offset > durable:
+            if not segments:
+                self._active.create()
+            elif not clean and self._active.next_offset > durable:
                 self._mark.write(self._active.next_offset)  # so the next start rewrites nothing
         except DamagedLogError as error:
             end = self._active.next_offset
@@ -173,6 +171,11 @@ class EmbeddedPartitionLog:
                          end_offset=self._active.next_offset)  # fmt: skip
         self._publish()
 
+    def _recover(self, recovery_offset: int, durable: int, *, clean: bool) -> None:
+        if not clean and recovery_offset:
+            self._rewrite_sealed(recovery_offset)
+        self.cut_bytes = self._active.recover(recovery_offset, clean=clean, durable=durable)
+
     def _rewrite_sealed(self, offset: int) -> None:
         """Make sealed segments durable from an offset on.
 
@@ -184,6 +187,11 @@ class EmbeddedPartitionLog:
                 segment.rewrite(offset)
 
     def _check_complete(self, durable: int) -> None:
+        """Check that the log goes up to an offset, and is there at all.
+
+        A snapshot counts as well: its offset vector is never ahead of the durable log. If the log
+        just began anew, the start would remove all snapshots as ahead of it.
+        """
         end = self._active.next_offset
         if end < durable:
             path = self._active.names.path(LOG_SUFFIX)

@@ -152,6 +152,8 @@ class LogView(NamedTuple):
                 found = _find_time_in(segment, segment.log_size(), timestamp, self.start_offset)
                 if found is not None:
                     return found
+        if not self.last_size:
+            return None  # its file may be missing, if all segments are
         return _find_time_in(self.segments[-1], self.last_size, timestamp, self.start_offset)
 
     def scan(self, offset: int) -> Iterator[ScannedBatch]:

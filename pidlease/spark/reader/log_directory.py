@@ -105,9 +105,11 @@ class LogDirectory:
         error: Exception | None = None
         for _ in range(_TRIES):
             bases = self.segments(topic, partition)
-            if not bases:
-                return OffsetRange(0, 0)
             try:
+                if not bases:
+                    # If there were records, all are lost: a reader of the range finds the damage.
+                    mark = DurableMark(FILES, folder).read()
+                    return OffsetRange(0, max(mark, read_log_start(FILES, folder)))
                 end = self._end(folder, bases[-1])
                 start = min(max(bases[0], read_log_start(FILES, folder)), end)
             except FileNotFoundError as gone:  # retention took it away in between

@@ -244,6 +244,19 @@ def test_a_segment_that_is_missing_is_damage(logs: Logs) -> None:
     assert offsets == [*range(int(missing.stem)), *range(int(following.stem), 200)]
 
 
+def test_a_log_without_segments_is_damage_if_it_had_any(logs: Logs) -> None:
+    """Once the audit of a partition without them found nothing wrong."""
+    fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(200)])
+    for path in logs.segments("t"):
+        path.unlink()
+    part = part_of(logs)
+    assert part.start == 0 < part.end
+    (found,) = segment_batches(part)
+    assert isinstance(found, LogDamage)
+    (logs.path / "logs" / "t-0" / "durable").unlink()
+    assert part_of(logs).end == 0
+
+
 def test_a_segment_deleted_between_plan_and_task_is_reported(logs: Logs) -> None:
     fill(logs, [encoded(Origin(KAFKA), 0, n, 1) for n in range(200)])
     part = part_of(logs)

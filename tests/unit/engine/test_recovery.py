@@ -19,6 +19,7 @@ from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.recovery import Recovery, reaches
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
+from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from tests.sim.files import SimFiles
 from tests.unit.engine.kafka_sim import SimLog, World
@@ -171,7 +172,11 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before_and_then_to_the_lo
     await again.fill(pid, 25, 27)
 
 
-async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later() -> None:
+async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # An embedded log is stopped then; one of Kafka goes on.
+    monkeypatch.setattr(EmbeddedPartitionLog, "_check_complete", lambda *_: None)
     server = await Server(SimFiles()).start()
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 4)
@@ -185,8 +190,6 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later() -
     if server.files.exists(DATA / "logs/t-0/durable"):
         server.files.remove(DATA / "logs/t-0/durable")
     again = await server.kill()
-    if again.partition().log.stopped:
-        pytest.skip("the partition says that it is damaged, which is as good")
     assert dict(again.partition().table.described_producers())[pid].high == 5
     await again.fill(other, 0, 6)
     # Once a bug: now the log has grown past the snapshot's vector, with other batches.
@@ -194,6 +197,41 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later() -
     third = await again.kill()
     assert known(third) == before
     assert (await third.send(pid, 6)).status is APPENDED, "it is not there: no duplicate"
+
+
+@pytest.mark.parametrize("what", ["its segments", "its folder", "its end"])
+async def test_a_lost_log_takes_nothing_from_other_partitions(what: str) -> None:
+    """Once all snapshots were removed as ahead of it, and with them what they alone knew."""
+    server = await Server(SimFiles()).start(retention_bytes=1500)
+    early, late = server.lease(), server.lease()
+    await server.fill(early, 0, 8, 1)
+    await server.fill(late, 0, 40, 1)
+    await server.fill(late, 0, 5)
+    await server.snapshot()
+    await server.fill(late, 5, 6)
+    await server.snapshot()
+    await server.engine.maintenance.retain()
+    assert server.partition(1).log.kept_offset >= 8
+    folder, files = DATA / "logs/t-0", server.files
+    if what == "its end":
+        log = folder / f"{0:020d}.log"
+        files.cut(log, files.open(log).size() // 6 * 5)
+        files.remove(folder / "durable")
+    else:
+        for name in files.list(folder):
+            if what == "its folder" or name.endswith(".log"):
+                files.remove(folder / name)
+    if what == "its folder":
+        files.remove(folder)
+    for _ in range(2):
+        server = await server.kill(retention_bytes=1500)
+        lost = server.partition()
+        assert lost.log.stopped
+        assert lost.incomplete
+        assert lost.log.promised_end == 6
+        assert (await server.send(early, 7, partition=1)).status is DUPLICATE
+        assert (await server.send(late, 6)).status is Status.STOPPED
+        await server.snapshot()
 
 
 async def test_after_a_crash_a_leased_pid_that_never_wrote_still_starts_at_zero() -> None:

@@ -174,6 +174,38 @@ async def test_a_cut_keeps_what_snapshots_know_of_other_partitions() -> None:
     assert (await again.send(pid, 25)).status is APPENDED
 
 
+@pytest.mark.parametrize("folder", [False, True])
+async def test_a_partition_without_segments_can_be_cut(*, folder: bool) -> None:
+    """Nothing of it is left. Then it begins anew, and other partitions keep what they know."""
+    files, pid = await spoiled(12)
+    for name in files.list(FOLDER):
+        if folder or name.endswith(".log"):
+            files.remove(FOLDER / name)
+    if folder:
+        files.remove(FOLDER)
+    (found,) = survey(files, DATA, TIME_MS).damaged
+    assert found.losses is not None
+    assert (found.damage.offset, found.damage.reason) == (
+        0, f"it ends at offset 0, and was durable up to {SNAPSHOTS[1] if folder else SENT}"
+    )  # fmt: skip
+    for step in range(1, 400):
+        attempt = files.process_death()
+        attempt.crash_at(step)
+        try:
+            cut_it(attempt)
+        except SimulatedCrash:
+            last = attempt.trace[-1].path if attempt.trace else ""
+            if last.endswith(".parquet") and step % TABLE_WRITES:
+                continue
+            attempt = attempt.process_death()
+            cut_it(attempt)
+            assert await check_state(attempt.process_death(), pid, 0, must_be_cut=True), step
+        else:
+            assert step > 40
+            return
+    pytest.fail("it never came to its end")
+
+
 async def test_a_full_disk_changes_nothing() -> None:
     files, pid = await spoiled(12)
     before = logs(files)

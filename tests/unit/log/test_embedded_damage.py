@@ -8,7 +8,7 @@ import pytest
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.log_view import ReadPositions
-from pidlease.storage.errors import DamagedLogError, LogError
+from pidlease.storage.errors import DamagedLogError, LogError, LogStoppedError
 from pidlease.storage.files import read_file
 from tests.sim.batches import TIME_MS, StoredRecord, simple
 from tests.sim.files import SimFiles
@@ -203,6 +203,50 @@ def test_a_missing_segment_is_noticed(missing: int) -> None:
         return
     with pytest.raises(LogError):
         list(log.read_batches(0))
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("known_by", ["durable", "log-start", "a snapshot"])
+def test_a_log_without_segments_does_not_begin_anew(known_by: str, clean: bool) -> None:
+    """Once it did, at offset 0: a tool for old log files had removed them."""
+    files = SimFiles()
+    log = open_log(files, config(300))
+    fill(log, 12)
+    log.delete_records_blocking(5)
+    for name in files.list(FOLDER):
+        if name != known_by:
+            files.remove(FOLDER / name)
+    files = files.process_death()
+    snapshot = 12 if known_by == "a snapshot" else 0
+    log = open_log(files, config(300), recovery_offset=snapshot, clean=clean)
+    assert log.stopped
+    assert (log.start_offset, log.end_offset) == (0, 0)
+    assert log.promised_end >= (5 if known_by == "log-start" else 12)
+    assert log.view.find_time(0) is None
+    with pytest.raises(LogStoppedError):
+        log.append_blocking([simple(0)])
+    assert not segments(files), "the next start must know it, too"
+    log.delete()
+    assert not files.exists(FOLDER), "the topic can be deleted"
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_log_without_segments_that_was_never_written_begins(clean: bool) -> None:
+    files = SimFiles()
+    files.make_folder(FOLDER)
+    log = open_log(files, clean=clean)
+    assert not log.stopped
+    assert log.append_blocking([simple(0)]) == [0]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_log_that_ends_before_a_snapshot_is_damaged(clean: bool) -> None:
+    files, ends = three_batches()
+    files.remove(FOLDER / "durable")
+    files.cut(LOG, ends[2])
+    log = open_log(files.process_death(), ROOMY, recovery_offset=3, clean=clean)
+    assert "ends at offset 2" in log.stopped
+    assert (log.end_offset, log.promised_end) == (2, 3)
 
 
 # ---------------------------------------------------------------------- indexes
