@@ -54,6 +54,20 @@ DAMAGE: Final = (
         (CACHED_READS,),
     ),
     Mutant(
+        "a read at the end of a segment that was cut fails as no damage",
+        "pidlease/log/segments/log_view.py",
+        "                    if position >= end:\n",
+        "                    if position < 0:\n",
+        (_LOG_DAMAGE,),
+    ),
+    Mutant(
+        "a read of a batch that was cut returns nothing",
+        "pidlease/log/segments/log_view.py",
+        "                    if len(data) < size:\n                        raise",
+        "                    if size < 0:\n                        raise",
+        (_LOG_DAMAGE,),
+    ),
+    Mutant(
         "a log without segments begins anew",
         "pidlease/log/segments/embedded_log.py",
         "            self._check_complete(recovery_offset)\n",

@@ -89,6 +89,8 @@ class LogView(NamedTuple):
                 )
                 if not _begins_at(data, offset):
                     position = segment.position_of(offset, log, end)
+                    if position >= end:
+                        raise BrokenBatchError(position, "no batch has this offset")
                     data = log.read_at(min(max_bytes, end - position), position)
                 size = read_header(
                     data if len(data) >= HEADER_BYTES else log.read_at(HEADER_BYTES, position)
@@ -98,6 +100,8 @@ class LogView(NamedTuple):
                     raise BrokenBatchError(position, "the batch is longer than the log")
                 if len(data) < size:
                     data = log.read_at(size, position)
+                    if len(data) < size:
+                        raise BrokenBatchError(position, "the file is shorter than the log")
                 whole = whole_batches(data)
                 positions.move(segment.base_offset, offset, position, whole)
                 return LogPart(data, whole)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
+from pidlease.kafka.records.record_batch import HEADER_BYTES, WholeBatches, read_header
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.log.segments.log_view import ReadPositions
 from pidlease.storage.errors import DamagedLogError, LogError, LogStoppedError
@@ -182,6 +182,38 @@ def test_damage_in_a_sealed_segment_is_found_by_whoever_reads_all_of_it() -> Non
             files.flip(path, position, bit)
     assert read_file(files, path) == content
     assert missed == []
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_read_of_a_segment_that_was_cut_at_any_byte_meets_damage(which: int) -> None:
+    """Once a consumer's connection ended, and with it the reads of all its partitions."""
+    files = SimFiles()
+    log = open_log(files, config(300))
+    fill(log, 9)
+    path = segments(files)[which]
+    content, base = read_file(files, path), int(path.stem)
+    batch = read_header(content).size
+    last = base + len(content) // batch
+    for size in range(len(content)):
+        files.cut(path, size)
+        for offset in range(log.end_offset):
+            for position in (ReadPositions(), known_positions(base, offset, batch)):
+                if base + size // batch <= offset < last:
+                    with pytest.raises(DamagedLogError):
+                        log.view.read(offset, 1, position)
+                else:
+                    read = log.view.read(offset, 1, position)
+                    assert read_header(read.data).base_offset == offset
+        files.open(path).write_at([content], 0)
+
+
+def known_positions(base: int, offset: int, batch: int) -> ReadPositions:
+    """Of a reader that continues at an offset of a segment with batches of one record."""
+    positions = ReadPositions()
+    if offset > base:
+        before = (offset - base - 1) * batch
+        positions.move(base, offset - 1, before, WholeBatches(batch, 1, 1, offset))
+    return positions
 
 
 def is_found(log: EmbeddedPartitionLog) -> bool:
