@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pidlease.coordination.file.file_sequence import parse_line
-from pidlease.coordination.pid_sequence import ZOOKEEPER_MARK
+from pidlease.coordination.pid_sequence import KAFKA_MARK, ZOOKEEPER_MARK
 from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
 from pidlease.storage.checked_lines import split_torn
@@ -24,9 +24,11 @@ def check_sequence(context: CheckContext, path: Path) -> None:
     report = context.report
     leased = (number_of(pid) for pid in report.pids if not is_stand_in(pid))
     largest = max(leased, default=0)
-    elsewhere = context.files.exists(path.with_name(ZOOKEEPER_MARK))
-    if elsewhere:
-        report.note(path, "PIDs come from ZooKeeper now, which is not verified")
+    elsewhere = False
+    for mark, coordinator in ((ZOOKEEPER_MARK, "ZooKeeper"), (KAFKA_MARK, "Kafka")):
+        if context.files.exists(path.with_name(mark)):
+            elsewhere = True
+            report.note(path, f"PIDs come from {coordinator} now, which is not verified")
     if not context.files.exists(path):
         if (report.clean or largest) and not elsewhere:
             report.wrong(Kind.MISSING, path, "there is no PID sequence")

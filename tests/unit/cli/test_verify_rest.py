@@ -152,18 +152,19 @@ def test_a_torn_line_of_the_sequence(tmp_path: Path) -> None:
     assert data.verify().code == 1
 
 
-def test_a_sequence_that_is_elsewhere(tmp_path: Path) -> None:
-    """ZooKeeper has it: whether it lies above the PIDs cannot be known here."""
+@pytest.mark.parametrize("coordinator", ["ZooKeeper", "Kafka"])
+def test_a_sequence_that_is_elsewhere(tmp_path: Path, coordinator: str) -> None:
+    """Whether it lies above the PIDs cannot be known here."""
     data = filled(tmp_path / "d")
     path = data.path / "sequence" / "blocks"
-    path.with_name("zookeeper").write_text("0123")
+    path.with_name(coordinator.lower()).write_text("0123")
     for content in (None, b""):
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
         found = data.verify()
         assert (found.code, found.kinds) == (0, [])
-        assert "PIDs come from ZooKeeper now" in found.notes
+        assert f"PIDs come from {coordinator} now" in found.notes
 
 
 def test_a_sequence_that_is_doubled_below_the_pids_or_gone(tmp_path: Path) -> None:
