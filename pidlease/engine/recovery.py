@@ -16,7 +16,7 @@ from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.unloaded_partitions import UnloadedPartition
 from pidlease.log.ports import ForwardingLog, LogStore, PartitionLog
-from pidlease.storage.errors import LogError, reason_for_clients
+from pidlease.storage.errors import LogError, is_unreadable, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
     Manifest,
@@ -289,6 +289,8 @@ def catch_up(partition: Partition, now_ms: int) -> None:
         return
     try:
         table.replay(log.read_batches(table.next_offset), now_ms)
-    except LogError as error:
+    except (LogError, OSError) as error:
+        if not isinstance(error, LogError) and not is_unreadable(error):
+            raise
         reason = f"the log could not be read again: {reason_for_clients(error)}"
         log.stop_short(reason, table.next_offset, str(error))

@@ -11,7 +11,7 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.repair.damage import Damage, find_damage
 from pidlease.repair.losses import Context, Losses, find_losses
 from pidlease.storage.checked_lines import split_torn
-from pidlease.storage.errors import DataFolderError, LogError
+from pidlease.storage.errors import DataFolderError, LogError, is_unreadable
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.offsets.journal_lines import journal_lines
 from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
@@ -138,6 +138,11 @@ def _check(
         losses = find_losses(context, topic, number, damage)
     except LogError as error:
         return DamagedPartition(topic, number, folder, damage, None, [], str(error))
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        reason = "the disk cannot read it; a copy by a tool that skips bad sectors can be cut"
+        return DamagedPartition(topic, number, folder, damage, None, [], reason)
     return DamagedPartition(topic, number, folder, damage, losses, [])
 
 

@@ -11,6 +11,7 @@ LogError
 DataFolderError         this process must not use the data directory
 """
 
+import errno
 from pathlib import Path
 
 
@@ -67,6 +68,11 @@ class DamagedLogError(LogError):
 
 class DataFolderError(Exception):
     """A data directory that cannot be used; the message says what to do."""
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether a read failed because the disk cannot read the bytes, as of a bad sector."""
+    return isinstance(error, OSError) and error.errno == errno.EIO
 
 
 def reason_for_clients(error: BaseException) -> str:

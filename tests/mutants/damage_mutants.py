@@ -68,6 +68,20 @@ DAMAGE: Final = (
         (_LOG_DAMAGE,),
     ),
     Mutant(
+        "a bad sector takes the batches before it along",
+        "pidlease/log/segments/scan.py",
+        "            ahead = 0  # the",
+        "            raise BrokenBatchError(position, error.strerror) from error  # the",
+        (_LOG_DAMAGE,),
+    ),
+    Mutant(
+        "a bad sector in a sealed segment ends the start",
+        "pidlease/engine/recovery.py",
+        "not isinstance(error, LogError) and not is_unreadable(error)",
+        "not isinstance(error, LogError)",
+        (RECOVERY,),
+    ),
+    Mutant(
         "a log without segments begins anew",
         "pidlease/log/segments/embedded_log.py",
         "            self._check_complete(recovery_offset)\n",

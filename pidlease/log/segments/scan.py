@@ -21,6 +21,7 @@ from pidlease.kafka.records.record_batch import (
     check_intact,
     read_header,
 )
+from pidlease.storage.errors import is_unreadable
 from pidlease.storage.files import OpenFile
 
 #: The smallest unit that a disk writes atomically.
@@ -95,16 +96,30 @@ def scan(
             follow without a gap in any case.
 
     Raises:
-        BrokenBatchError: a batch is cut short, changed, or does not follow the previous one.
+        BrokenBatchError: a batch is cut short, changed, or does not follow the previous one; or the
+            disk cannot read it.
     """
-    chunk, chunk_at = memoryview(b""), position
+    chunk, chunk_at, ahead = memoryview(b""), position, _CHUNK_BYTES
+
+    def read(needed: int) -> memoryview:
+        nonlocal ahead
+        try:
+            return _read(file, position, max(needed, ahead), end)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            if needed >= ahead:
+                raise BrokenBatchError(position, f"cannot be read: {error.strerror}") from error
+            ahead = 0  # the bad sector may be further on; each try may take seconds
+        return read(needed)
+
     while position < end:
         at = position - chunk_at
         if len(chunk) - at < HEADER_BYTES:
-            chunk, chunk_at, at = _read(file, position, _CHUNK_BYTES, end), position, 0
+            chunk, chunk_at, at = read(HEADER_BYTES), position, 0
         size = _batch_size(chunk, at, position)
         if len(chunk) - at < size:
-            chunk, chunk_at, at = _read(file, position, max(size, _CHUNK_BYTES), end), position, 0
+            chunk, chunk_at, at = read(size), position, 0
         data = chunk[at : at + size]
         header = _check(data, position, expected_offset)
         yield ScannedBatch(position, header, data)
@@ -137,7 +152,12 @@ def is_torn(file: OpenFile, position: int, size: int, expected_offset: int) -> b
         size: the length of the file, in bytes.
         expected_offset: the offset that the batch should have.
     """
-    rest = _read(file, position, _LOOK_AHEAD_BYTES, size)
+    try:
+        rest = _read(file, position, _LOOK_AHEAD_BYTES, size)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return False  # it may have been acknowledged
     if len(rest) < HEADER_BYTES:
         return True
     header = read_header(rest)

@@ -12,7 +12,7 @@ from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.scan import BrokenBatchError, Rewrite, is_torn, scan, scan_headers
 from pidlease.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, Indexer
-from pidlease.storage.errors import DamagedLogError
+from pidlease.storage.errors import DamagedLogError, is_unreadable
 from pidlease.storage.files import Files, OpenFile
 
 LOG_SUFFIX: Final = ".log"
@@ -111,9 +111,9 @@ class SegmentFiles:
         try:
             rewrite, end = Rewrite(log), log.size()
             with suppress(BrokenBatchError):  # the replay finds it, too, and stops the partition
-                begin = self.position_of(max(offset, self.base_offset), log, end)
-                for batch in scan(log, begin, end):
-                    rewrite.add(batch)
+                for batch in scan(log, 0, end):
+                    if batch.header.last_offset >= offset:
+                        rewrite.add(batch)
             rewrite.finish()
             log.fsync()
         finally:
@@ -309,8 +309,10 @@ class ActiveSegment:
         size = self.log.size()
         try:
             trusted = self._trusted(recovery_offset, size)
-        except BrokenBatchError:  # the scan of the whole segment finds it, and says where
-            trusted = 0, 0
+        except (BrokenBatchError, OSError) as error:
+            if not isinstance(error, BrokenBatchError) and not is_unreadable(error):
+                raise
+            trusted = 0, 0  # the scan of the whole segment finds it, and says where
             self.size, self.next_offset = 0, self.names.base_offset
         self._start_indexes(*trusted)
         if not clean:

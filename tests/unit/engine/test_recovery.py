@@ -20,10 +20,12 @@ from pidlease.engine.recovery import Recovery, reaches
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.repair.survey import survey
 from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from tests.sim.files import SimFiles
 from tests.unit.engine.kafka_sim import SimLog, World
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, SNAPSHOTS, Server, known
+from tests.unit.log.logs import bad_sector, segments
 
 
 async def busy(server: Server, seed: int) -> None:
@@ -232,6 +234,35 @@ async def test_a_lost_log_takes_nothing_from_other_partitions(what: str) -> None
         assert (await server.send(early, 7, partition=1)).status is DUPLICATE
         assert (await server.send(late, 6)).status is Status.STOPPED
         await server.snapshot()
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+async def test_a_bad_sector_stops_its_partition_only(
+    monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Once the server did not start, and `repair` refused all partitions."""
+    server = await Server(SimFiles()).start()
+    pid = server.lease()
+    await server.fill(pid, 0, 3, 1)
+    await server.fill(pid, 0, 11)
+    await server.snapshot()
+    await server.fill(pid, 11, 30)
+    path = segments(server.files, DATA / "logs/t-0")[which]
+    bad_sector(monkeypatch, path, 90)
+    server = await server.kill()
+    damaged = server.partition()
+    # What a snapshot covers is not read at a start.
+    assert bool(damaged.log.stopped) == bool(which)
+    assert damaged.readable_end == (int(path.stem) if which else 30)
+    assert bool(damaged.incomplete) == bool(which)
+    assert (await server.send(pid, 2, partition=1)).status is DUPLICATE
+    for task in server.engine.maintenance._tasks:
+        task.cancel()
+    found = survey(server.files.process_death(), DATA, server.now_ms)
+    (each,) = found.damaged
+    assert (each.name, each.losses) == (damaged.name, None)
+    assert "cannot be read" in each.damage.reason
+    assert "skips bad sectors" in each.reason
 
 
 async def test_after_a_crash_a_leased_pid_that_never_wrote_still_starts_at_zero() -> None:

@@ -1,7 +1,10 @@
 """Opening an embedded log on a simulated disk, and saying what is in it."""
 
+import errno
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.log.ports import NewBatch
@@ -10,6 +13,8 @@ from pidlease.log.segments.log_view import ReadPositions
 from pidlease.storage.files import Files
 from pidlease.storage.io_pool import IoPool
 from tests.sim.batches import StoredRecord, read_records, simple
+from tests.sim.files import SimFile
+from tests.sim.gate import os_error
 
 FOLDER = Path("/data/logs/t-0")
 
@@ -38,6 +43,20 @@ def open_log(
     log = EmbeddedPartitionLog(files, folder, settings, cast("IoPool", None))
     log.open(recovery_offset, clean=clean)
     return log
+
+
+def bad_sector(patch: pytest.MonkeyPatch, path: Path, position: int) -> list[int]:
+    """Let all reads of a byte fail, as of a bad sector; the sizes of those that did."""
+    read_at, failed = SimFile.read_at, list[int]()
+
+    def read(self: SimFile, size: int, at: int) -> bytes:
+        if self._path == path and at <= position < at + size:
+            failed.append(size)
+            raise os_error(errno.EIO, path)
+        return read_at(self, size, at)
+
+    patch.setattr(SimFile, "read_at", read)
+    return failed
 
 
 def read_all(log: EmbeddedPartitionLog, max_bytes: int = 1 << 20) -> list[StoredRecord]:

@@ -12,7 +12,16 @@ from pidlease.storage.errors import DamagedLogError, LogError, LogStoppedError
 from pidlease.storage.files import read_file
 from tests.sim.batches import TIME_MS, StoredRecord, simple
 from tests.sim.files import SimFiles
-from tests.unit.log.logs import FOLDER, config, fill, offsets, open_log, read_all, segments
+from tests.unit.log.logs import (
+    FOLDER,
+    bad_sector,
+    config,
+    fill,
+    offsets,
+    open_log,
+    read_all,
+    segments,
+)
 
 ROOMY = config()
 LOG = FOLDER / f"{0:020d}.log"
@@ -182,6 +191,38 @@ def test_damage_in_a_sealed_segment_is_found_by_whoever_reads_all_of_it() -> Non
             files.flip(path, position, bit)
     assert read_file(files, path) == content
     assert missed == []
+
+
+@pytest.mark.parametrize("recovery_offset", [0, 70])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_bad_sector_ends_the_log_there(
+    monkeypatch: pytest.MonkeyPatch, clean: bool, recovery_offset: int
+) -> None:
+    """Once the whole server did not start."""
+    files = SimFiles()
+    batch = fill(open_log(files, ROOMY), 100, size=100)[50]
+    files.remove(FOLDER / "durable")
+    files = files.process_death()
+    failed = bad_sector(monkeypatch, LOG, 50 * batch.header.size + 70)
+    log = open_log(files, ROOMY, clean=clean, recovery_offset=recovery_offset)
+    assert "cannot be read" in log.stopped
+    assert (log.end_offset, log.cut_bytes) == (50, 0)
+    assert log.promised_end >= 51
+    assert len(failed) < 10, "each may take the disk seconds"
+    monkeypatch.undo()
+    again = open_log(files.process_death(), ROOMY, clean=clean, recovery_offset=recovery_offset)
+    assert (again.stopped, again.end_offset) == ("", 100), "it was not the disk"
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_bad_sector_of_an_index_costs_speed_only(
+    monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    files = SimFiles()
+    fill(open_log(files, ROOMY), 100, size=200)
+    files = files.process_death()
+    bad_sector(monkeypatch, LOG.with_suffix(suffix), 3)
+    assert offsets(open_log(files, ROOMY, recovery_offset=90)) == list(range(100))
 
 
 @pytest.mark.parametrize("which", [0, -1])
