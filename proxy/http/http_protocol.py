@@ -83,7 +83,7 @@ class _Flow(FlowControl):
 
     @override
     def resume_reading(self) -> None:
-        if not self._is_full():
+        if self.read_paused and not self._is_full():
             super().resume_reading()
 
 
