@@ -262,7 +262,8 @@ class PidSession:
                 self._held = GrantedName(before, self.generation)
             if known and self._held is not None:
                 # With those that the PID was refused for: the name must not keep it.
-                asked = dict.fromkeys([*self._still_wanted(), *known])
+                refused = [each for each in self._still_wanted() if each in self._refused]
+                asked = dict.fromkeys([*refused, *known])
                 await self._go_on(self._held, list(asked)[:LEASES_MAX])
         if self._over:
             return

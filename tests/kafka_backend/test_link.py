@@ -38,7 +38,7 @@ async def broker(serve: Serve) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def linked(serve: Serve, seconds: float = 5.0) -> AsyncIterator[BrokerConnection]:
+async def linked(serve: Serve, seconds: float = 60.0) -> AsyncIterator[BrokerConnection]:
     async with broker(serve) as port:
         link = BrokerConnection((LOOPBACK, port), seconds)
         await asyncio.get_running_loop().create_connection(lambda: link, LOOPBACK, port)
@@ -284,7 +284,7 @@ def test_a_large_answer_waits_until_it_may_be_read(
     async def check() -> None:
         server = await asyncio.start_server(echo, LOOPBACK, 0, ssl=served)
         port = server.sockets[0].getsockname()[1]
-        link = BrokerConnection((LOOPBACK, port), 5.0)
+        link = BrokerConnection((LOOPBACK, port), 60.0)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: link, LOOPBACK, port, ssl=trusts)
 
@@ -351,7 +351,7 @@ def test_with_tls_the_transport_goes_on_writing(
     async def check() -> None:
         server = await asyncio.start_server(echo, LOOPBACK, 0, ssl=served)
         port = server.sockets[0].getsockname()[1]
-        link = BrokerConnection((LOOPBACK, port), 5.0)
+        link = BrokerConnection((LOOPBACK, port), 60.0)
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: link, LOOPBACK, port, ssl=trusts)
         link.hold_back(lambda: False)

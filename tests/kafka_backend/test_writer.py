@@ -33,7 +33,7 @@ from tests.sim.batches import make_batch
 pytestmark = [needs_kafka, pytest.mark.kafka]
 
 _SECONDS = WAIT_S
-_INVALID, _NOT_ALLOWED = 87, 53
+_UNKNOWN_ID, _NOT_ALLOWED = 59, 53
 
 
 def post(server: PidleaseServer, topic: str, value: bytes, name: str, seq: int,
@@ -192,7 +192,7 @@ async def test_nobody_else_sends_as_the_writer(kafka: KafkaServer, server: Pidle
                             first=1)  # fmt: skip
         answer = await client.call(PRODUCE, 8, **produced([(topic, 0, bytes(forged))]))
         code = answer.responses[0].partition_responses[0].error_code.value
-        assert code == (0 if writer.producer_id == 0 else _INVALID)
+        assert code == (0 if writer.producer_id == 0 else _UNKNOWN_ID)
         nobody = make_batch([b"nobody"], pid=0, epoch=writer.producer_epoch, first=1)
         answer = await client.call(PRODUCE, 8, **produced([(topic, 0, bytes(nobody))]))
         assert not answer.responses[0].partition_responses[0].error_code.value
