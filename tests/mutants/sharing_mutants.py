@@ -234,17 +234,17 @@ SHARING: Final = (
         (_WRITERS,),
     ),
     Mutant(
-        "a writer's id counts in any partition",
-        _KAFKA_WRITERS,
-        "self._ids.get(pid) == self._partition",
-        "pid in self._ids",
-        (_WRITERS,),
+        "a record of a transaction names a producer",
+        "pidlease/kafka/records/writer_batch.py",
+        " or header.is_control or header.is_transactional:",
+        " or header.is_control:",
+        ("tests/unit/log/test_kafka_log.py",),
     ),
     Mutant(
         "batches under another server's writer are applied without their producer",
         _KAFKA_LOG,
-        "                await self._writers.learn()\n",
-        "                pass\n",
+        "                    await self._writers.learn(unknown)\n",
+        "                    pass\n",
         ("tests/unit/log/test_kafka_log.py",),
     ),
     Mutant(
@@ -455,8 +455,8 @@ SHARING: Final = (
     Mutant(
         "the wait for late writes counts from the start of the process",
         "pidlease/log/kafka/kafka_writers.py",
-        "        self._note(self._record.all())\n        self._took_over_ms = self._clock_ms()\n",
-        "        self._note(self._record.all())\n",
+        "        self._ids.update(known)\n        self._took_over_ms = self._clock_ms()\n",
+        "        self._ids.update(known)\n",
         (_WRITERS,),
     ),
     Mutant(

@@ -10,6 +10,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Container,
     Iterator,
     Sequence,
@@ -113,6 +114,10 @@ class Writers(Protocol):
     """The writers of partitions, as a partition's log uses them."""
 
     @property
+    def ids(self) -> Container[int]:
+        """The producer ids of all present and former writers."""
+
+    @property
     def kept_ms(self) -> int:
         """How long a writer may be used, in ms."""
 
@@ -129,11 +134,8 @@ class Writers(Protocol):
     def learns(self) -> bool:
         """Whether ids in the log may be of writers that this server does not know yet."""
 
-    async def learn(self) -> None:
-        """Learn which producer ids other active servers have taken writers under."""
-
-    def ids_of(self, partition: TopicPartition) -> Container[int]:
-        """Return the producer ids that are or were a partition's writer's."""
+    async def learn(self, unknown: Collection[int]) -> None:
+        """Learn which of some producer ids are writers of other active servers."""
 
 
 class KafkaUnreadableError(LogError):
@@ -164,8 +166,6 @@ class KafkaPartitionLog:
         self._upstream: Final = upstream
         self._place: Final = place
         self._writers: Final = writers
-        #: The producer ids that are or were its writer's.
-        self._ids: Final = writers.ids_of(place)
         self._pool: Final = pool
         self._loop = loop
         self.start_offset, self.end_offset = span
@@ -261,10 +261,11 @@ class KafkaPartitionLog:
         """Read the batches from one offset to another, some at a time."""
         while offset < end:
             found = await self._fetch(offset, _READ_BYTES)
-            look = partial(_has_unknown_writers, found.data, self._ids)
-            if self._writers.learns and await self._pool.run(look):
-                await self._writers.learn()
-            work = partial(_take_apart, found.data, offset, self._ids)
+            if self._writers.learns:
+                work_ids = partial(_unknown_writers, found.data, self._writers.ids)
+                if unknown := await self._pool.run(work_ids):
+                    await self._writers.learn(unknown)
+            work = partial(_take_apart, found.data, offset, self._writers.ids)
             batches, next_offset = await self._pool.run(work)
             if next_offset <= offset:
                 self._check_end(found, end)
@@ -278,10 +279,12 @@ class KafkaPartitionLog:
         while offset < end:
             fetch = asyncio.run_coroutine_threadsafe(self._fetch(offset, _READ_BYTES), self._loop)
             found = fetch.result()
-            if self._writers.learns and _has_unknown_writers(found.data, self._ids):
-                learn = self._writers.learn()
+            if self._writers.learns and (
+                unknown := _unknown_writers(found.data, self._writers.ids)
+            ):
+                learn = self._writers.learn(unknown)
                 asyncio.run_coroutine_threadsafe(learn, self._loop).result()
-            batches, next_offset = _take_apart(found.data, offset, self._ids)
+            batches, next_offset = _take_apart(found.data, offset, self._writers.ids)
             if next_offset <= offset:
                 self._check_end(found, end)
                 return
@@ -454,9 +457,10 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
     return found, next_offset
 
 
-def _has_unknown_writers(data: bytes, writers: Container[int]) -> bool:
-    """Whether records name a producer as a writer's do, although no such writer is known."""
+def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
+    """Return the producer ids under which records name a producer, although no writer is known."""
     view, at = memoryview(data), 0
+    found: set[int] = set()
     while at + HEADER_BYTES <= len(view):
         header = read_header(view, at)
         batch = view[at : at + header.size]
@@ -464,16 +468,12 @@ def _has_unknown_writers(data: bytes, writers: Container[int]) -> bool:
             break
         at += header.size
         pid = header.producer_id
-        if (
-            0 <= pid < _PIDS_OF_KAFKA
-            and not header.is_control
-            and not header.is_transactional
-            and pid not in writers
-        ):
+        is_plain = not header.is_control and not header.is_transactional  # as a writer's are
+        if is_plain and 0 <= pid < _PIDS_OF_KAFKA and pid not in writers:
             with suppress(IdentityError, CorruptBatchError):  # it is no batch of a writer
                 if find_identity(header, batch) is not None:
-                    return True
-    return False
+                    found.add(pid)
+    return found
 
 
 def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:

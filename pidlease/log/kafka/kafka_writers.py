@@ -7,12 +7,11 @@ it, because a replay trusts the record header `pidlease` only under recorded ids
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container
 from functools import partial
 from typing import Final
 
 import structlog
-from typing_extensions import override
 
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.coordination.writer_ids import WriterIds, WriterIdsError, WriterOf
@@ -32,24 +31,14 @@ from pidlease.storage.io_pool import IoPool
 _WRITER_MS_MAX: Final = 3_600_000
 #: The same if Kafka does not report when it forgets ids.
 _WRITER_MS_UNKNOWN: Final = 600_000
+#: The most ids of others that are remembered.
+_FOREIGN_MAX: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
 
 class WriterUnavailableError(LogError):
     """The partition's writer could not be taken over now; it may be tried again."""
-
-
-class _IdsOf(Container[int]):
-    """The recorded ids of one partition."""
-
-    def __init__(self, ids: Mapping[int, TopicPartition], partition: TopicPartition) -> None:
-        self._ids: Final = ids
-        self._partition: Final = partition
-
-    @override
-    def __contains__(self, pid: object) -> bool:
-        return isinstance(pid, int) and self._ids.get(pid) == self._partition
 
 
 class KafkaWriters:
@@ -76,8 +65,7 @@ class KafkaWriters:
         self._pool: Final = pool
         self._owned: Final = owned
         self._clock_ms: Final = clock_ms
-        #: The partition of each recorded producer id.
-        self._ids: dict[int, TopicPartition] = {}
+        self._ids: set[int] = set()
         self._takeovers: dict[TopicPartition, asyncio.Lock] = {}
         #: The writers that this server took over last.
         self._taken: dict[TopicPartition, Writer] = {}
@@ -100,6 +88,8 @@ class KafkaWriters:
         #: When the last read of the recorded ids began, by the same clock.
         self._ids_as_of = 0.0
         self._looking: asyncio.Task[None] | None = None
+        #: Kafka's producer ids that are no writer's although records under them look like it.
+        self._foreign: set[int] = set()
 
     def load(self) -> None:
         """Read the recorded ids, when this server begins to serve, possibly after standing by.
@@ -109,7 +99,10 @@ class KafkaWriters:
         Raises:
             WriterIdsError: the ids cannot be read.
         """
-        self._note(self._record.all())
+        known = self._record.all()
+        for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
+            self._last[TopicPartition(of.topic, of.partition)] = pid
+        self._ids.update(known)
         self._took_over_ms = self._clock_ms()
 
     def open_anew(self, partition: TopicPartition) -> None:
@@ -135,31 +128,34 @@ class KafkaWriters:
             LINES.write(_log, "warning", "the ids of writers cannot be read; batches under Kafka's"
                         " own ids wait for them", kind_of(error), error=str(error))  # fmt: skip
 
-    async def learn(self) -> None:
-        """Learn which producer ids other active servers have taken writers under.
+    async def learn(self, unknown: Collection[int]) -> None:
+        """Learn which of some producer ids are writers of other active servers.
 
-        An id is recorded before its use, so this read, which begins now, finds those of all batches
-        that were read before.
+        Parameters:
+            unknown: ids in the log; a record of a batch under each names a producer. A writer's id
+                is recorded before its use, so this read, which begins now, finds it.
 
         Raises:
             LogError: the recorded ids cannot be read now.
         """
+        if self._foreign.issuperset(unknown):
+            return
         try:
             await self._refresh()
         except WriterIdsError as error:
             raise WriterUnavailableError(f"the writers' ids cannot be read: {error}") from error
+        if len(self._foreign) > _FOREIGN_MAX:
+            self._foreign.clear()
+        self._foreign |= set(unknown) - self._ids
 
     async def _read_ids(self) -> None:
         began = time.monotonic()
         known = await self._pool.run(self._record.all)
-        self._note(known)
-        self._ids_as_of = began
-
-    def _note(self, known: Mapping[int, WriterOf]) -> None:
-        # The newest id of a partition is the last one that Kafka has given, to whichever server.
+        # The newest id of a partition: Kafka has given it to another server.
         for pid, of in sorted(known.items(), key=lambda each: each[1].given_ms):
-            self._ids[pid] = place = TopicPartition(of.topic, of.partition)
-            self._last[place] = pid
+            self._last[TopicPartition(of.topic, of.partition)] = pid
+        self._ids.update(known)
+        self._ids_as_of = began
 
     @property
     def learns(self) -> bool:
@@ -175,10 +171,6 @@ class KafkaWriters:
     def ids(self) -> Container[int]:
         """The producer ids that are or were a writer's."""
         return self._ids
-
-    def ids_of(self, partition: TopicPartition) -> Container[int]:
-        """Return those of a partition's writers. In another partition they prove nothing."""
-        return _IdsOf(self._ids, partition)
 
     async def take(self, partition: TopicPartition, doubt_ms: int) -> Writer:
         """Become a partition's writer. The writer's marker is appended soon after.
@@ -310,5 +302,5 @@ class KafkaWriters:
         if writer.pid not in self._ids:
             of = WriterOf(partition.topic, partition.partition, self._clock_ms())
             await self._pool.run(partial(self._record.add, writer.pid, of))
-            self._ids[writer.pid] = partition
+            self._ids.add(writer.pid)
         self._last[partition] = writer.pid

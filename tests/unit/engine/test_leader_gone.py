@@ -46,7 +46,7 @@ class _Cluster:
 async def test_all_of_many_waiting_batches_get_their_outcome() -> None:
     cluster: Any = _Cluster()
     upstream: Any = SimpleNamespace(send=ProduceChannels(cluster).send, stale=cluster.stale)
-    writers: Any = SimpleNamespace(kept_ms=1000, ids_of=lambda _: (), learns=False)
+    writers: Any = SimpleNamespace(kept_ms=1000, ids=(), learns=False)
     pool: Any = None
     log = KafkaPartitionLog(upstream, _PLACE, (0, 0), writers, pool, asyncio.get_running_loop())
     context = PartitionContext(

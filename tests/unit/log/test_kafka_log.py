@@ -70,10 +70,8 @@ class Told:
 class NoWriters:
     """Nobody is a writer."""
 
+    ids: frozenset[int] = frozenset()
     learns = False
-
-    def ids_of(self, _: TopicPartition) -> frozenset[int]:
-        return frozenset()
 
 
 class OtherWriters:
@@ -84,13 +82,10 @@ class OtherWriters:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.ids: set[int] = set()
-        self.asked = 0
+        self.asked: list[set[int]] = []
 
-    def ids_of(self, _: TopicPartition) -> set[int]:
-        return self.ids
-
-    async def learn(self) -> None:
-        self.asked += 1
+    async def learn(self, unknown: set[int]) -> None:
+        self.asked.append(set(unknown))
         self.ids.add(self.pid)
 
 
@@ -216,7 +211,7 @@ async def test_the_writer_of_another_server_is_known_before_its_batches_are_appl
     finally:
         pool.close()
     assert [each.identity and each.identity.first for each in found] == [None, 1, 2, None]
-    assert writers.asked == 1
+    assert writers.asked == [{4711}]
 
 
 async def test_no_record_of_a_transaction_names_a_producer() -> None:

@@ -93,7 +93,7 @@ async def test_the_ids_are_read_after_a_takeover_before_clients_may_send_under_o
     bench = Bench()
     assert bench.writers.knows(PLACE), "alone, a server stores all ids itself"
     bench.writers.after_take = asyncio.Event().wait  # type: ignore[assignment] # others exist
-    await bench.writers.learn()
+    await bench.writers.learn({1})
     bench.ids.recorded[BEFORE] = WriterOf("t", 0, given_ms=1)
     bench.writers.open_anew(PLACE)
     assert not bench.writers.knows(PLACE)
@@ -102,28 +102,6 @@ async def test_the_ids_are_read_after_a_takeover_before_clients_may_send_under_o
         while not bench.writers.knows(PLACE):  # noqa: ASYNC110 - a bounded wait
             await asyncio.sleep(0)
     assert BEFORE in bench.writers.ids
-
-
-async def test_an_id_is_a_writers_in_its_own_partition_only() -> None:
-    """A client could have sent under it elsewhere, and named another producer."""
-    bench = Bench(BEFORE)
-    other = bench.writers.ids_of(TopicPartition("t", 1))
-    bench.now_ms += LATE_MS
-    await bench.take()
-    for pid in (BEFORE, NOW):
-        assert pid in bench.writers.ids_of(PLACE)
-        assert pid in bench.writers.ids
-        assert pid not in other
-
-
-async def test_what_was_no_writers_id_may_become_one() -> None:
-    """Once it was remembered as nobody's, and the writer's batches were skipped."""
-    bench = Bench()
-    await bench.writers.learn()
-    assert NOW not in bench.writers.ids_of(PLACE)
-    bench.ids.recorded[NOW] = WriterOf(*PLACE, given_ms=1)
-    await bench.writers.learn()
-    assert NOW in bench.writers.ids_of(PLACE)
 
 
 async def test_a_failed_look_at_the_writer_does_not_forget_it(
