@@ -180,8 +180,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _take(self, data: memoryview | bytes) -> None:
-        """Parse what has arrived, if nothing malformed came before."""
-        if self._refusal is not None:
+        """Parse what has arrived, if nothing before it was refused."""
+        if self._refusal is not None or self.transport.is_closing():
             return
         self._head_bytes += len(data)
         try:

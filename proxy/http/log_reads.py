@@ -1,14 +1,14 @@
 """Reads parts of logs for responses, which convert them: a bounded number at a time.
 
-A partition of Kafka may have no leader for minutes. So Kafka is read outside of the bound, and what
-has arrived counts as memory of reads until it is converted. A disk bounds how long a read of the
-embedded log takes.
+A partition of Kafka may have no leader for minutes. So a read of Kafka that takes long leaves the
+bound; what arrives then counts as memory of reads. A disk bounds how long a read of the embedded
+log takes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -21,6 +21,9 @@ from proxy.http.record_responses import NoRoomError
 
 #: Parts that are converted at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
+#: Parts of Kafka that are read, or have been and wait to be converted, without having taken long.
+_FETCHED_AT_ONCE: Final = 16
+_LONG_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -35,6 +38,7 @@ class LogReads:
     def __init__(self, memory: ByteBudget) -> None:
         self._memory: Final = memory
         self._converting: Final = asyncio.Semaphore(_AT_ONCE)
+        self._fetching: Final = asyncio.Semaphore(_FETCHED_AT_ONCE)
 
     @asynccontextmanager
     async def part(
@@ -55,15 +59,35 @@ class LogReads:
             async with self._converting:
                 yield await _read(partition, offset, bytes_max)
             return
-        part = await _read(partition, offset, bytes_max)
-        size = len(part.data)
-        if not self._memory.reserve(size, own=own):
-            raise NoRoomError("requests in flight hold all memory; try again")
+        async with self._from_kafka(_read(partition, offset, bytes_max)) as part:
+            size = len(part.data)
+            if not self._memory.reserve(size, own=own):
+                raise NoRoomError("requests in flight hold all memory; try again")
+            try:
+                async with self._converting:
+                    yield part
+            finally:
+                self._memory.release(size)
+
+    @asynccontextmanager
+    async def _from_kafka(self, read: Coroutine[Any, Any, LogPart]) -> AsyncIterator[LogPart]:
+        """Read in turn, unless it takes long: then others do not wait for it."""
         try:
-            async with self._converting:
-                yield part
+            await self._fetching.acquire()
+        except BaseException:
+            read.close()
+            raise
+        is_in_turn, reading = True, asyncio.create_task(read)
+        try:
+            await asyncio.wait((reading,), timeout=_LONG_SECONDS)
+            if not reading.done():
+                self._fetching.release()
+                is_in_turn = False
+            yield await reading
         finally:
-            self._memory.release(size)
+            reading.cancel()
+            if is_in_turn:
+                self._fetching.release()
 
 
 async def _read(partition: Partition, offset: int, bytes_max: int) -> LogPart:

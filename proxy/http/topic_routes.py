@@ -30,6 +30,7 @@ from pidlease.http_api.topic_messages import (
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, reason_for_clients
+from pidlease.storage.topics.stream_settings import DELETES
 from pidlease.storage.topics.topic_settings import (
     SettingError,
     change_by_client,
@@ -37,11 +38,13 @@ from pidlease.storage.topics.topic_settings import (
     given_at_creation,
     settings_in_force,
 )
+from pidlease.storage.topics.topic_settings import SettingsChange as TopicChange
 from pidlease.storage.topics.topic_store import Topic
-from proxy.http.current_caller import may_see, note_change, require_create
+from proxy.http.current_caller import may_see, note_change, require, require_create
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
-from proxy.security.acls import CLUSTER_NAME
+from proxy.security.acls import CLUSTER_NAME, Operation, ResourceKind
+from proxy.security.authorizer import Right
 
 #: The longest wait for a partition's offsets; clients wait for a response of all.
 _RANGE_SECONDS: Final = 3.0
@@ -196,7 +199,7 @@ def topic_router(
         current = ready()
         await find_topic(current, topic)
         await changes.make(
-            current.change_topic(topic, change_by_client(request.root)),
+            current.change_topic(topic, _change_of(topic, request.root)),
             "ALTER_CONFIGS",
             f"TOPIC:{topic}",
         )
@@ -222,6 +225,17 @@ def topic_router(
         return _defaults(current)
 
     return router
+
+
+def _change_of(topic: str, given: Mapping[str, str | None]) -> TopicChange:
+    """Return a client's change of a topic's settings.
+
+    Raises:
+        NotAuthorizedError: by the settings the server would delete the topic.
+    """
+    if any(given.get(name) is not None for name in DELETES):
+        require(Right(Operation.DELETE, ResourceKind.TOPIC, topic))
+    return change_by_client(given)
 
 
 def add_topic_handlers(app: FastAPI) -> None:

@@ -98,6 +98,14 @@ async def test_few_requests_are_kept_ahead_of_their_turn(tmp_path: Path) -> None
         assert 64 < most < 1000
 
 
+async def test_what_follows_a_refused_head_is_no_request(tmp_path: Path) -> None:
+    """Once the append of a head that was too long was refused, and done."""
+    async with door(tmp_path) as here, listening(here.app) as port:
+        long = post(b"hello", "x: " + "a" * (100 << 10))
+        assert statuses(await exchange(port, long + post(b"again"))) == [400]
+        assert not (await here.records()).records
+
+
 async def test_an_offer_of_http2_is_ignored_on_any_request(tmp_path: Path) -> None:
     async with door(tmp_path) as here, listening(here.app) as port:
         requests = post(b"a"), OFFERS, OFFERS, post(b"b", "connection: close")

@@ -367,6 +367,15 @@ async def test_no_setting_makes_a_fork(tmp_path: Path) -> None:
             changed = await client.patch("/v1/topics/mine/settings", json=change)
             assert (changed.status_code, changed.json()["code"]) == (400, "invalid_setting")
         assert (await client.get("/v1/stream/mine?offset=-1")).content == b""
+        for change in ({"pidlease.stream.ttl": "1000"}, {"pidlease.stream.initial": "1"}):
+            # The server deletes the topic then.
+            path = "/v1/topics/mine/settings"
+            assert (await client.patch(path, json=change)).status_code == 403
+            await api.running.set_acls(*own, allow("alice", _OP.DELETE, _T, "mine"))
+            assert (await client.patch(path, json=change)).status_code == 200
+            unset = dict.fromkeys(change)
+            await api.running.set_acls(*own)
+            assert (await client.patch(path, json=unset)).status_code == 200
 
 
 async def test_a_put_makes_a_stream_of_a_topic_only_with_the_rights_to_change_it(
@@ -378,6 +387,7 @@ async def test_a_put_makes_a_stream_of_a_topic_only_with_the_rights_to_change_it
     text = {"Content-Type": "text/plain"}
     ends: list[dict[str, str]] = [
         {"Stream-TTL": "1000"}, {"Stream-Expires-At": "2100-01-01T00:00:00Z"},
+        {"Stream-Closed": "true"},
         {"Stream-Forked-From": "/v1/stream/source"},
     ]  # fmt: skip
     async with (

@@ -247,11 +247,12 @@ def test_kafkas_tools_leave_a_fork_alone(server: PidleaseServer) -> None:
         ("pidlease.stream.source", _library.AlterConfigOpType.SET),
         ("pidlease.stream.source", _library.AlterConfigOpType.DELETE),
         ("pidlease.stream.deleted", _library.AlterConfigOpType.SET),
+        ("pidlease.stream.ttl", _library.AlterConfigOpType.SET),
     ):
         with pytest.raises(KafkaException) as refused:
             change(name, "1", operation)
         assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
-    change("pidlease.stream.ttl", "3600", _library.AlterConfigOpType.SET)
+    change("pidlease.policies", "none,epoch", _library.AlterConfigOpType.SET)
     new = _library.NewTopic("beside", 1, config={"pidlease.stream.source": "above"})
     with pytest.raises(KafkaException):
         admin.create_topics([new])["beside"].result(WAIT_S)

@@ -260,6 +260,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Whether a large response is being read."""
         return self._frame is not None
 
+    @property
+    def received(self) -> int:
+        """How much of a large response is there, in bytes."""
+        return self._filled
+
     def read_on(self) -> None:
         """Read the large response that was not admitted before."""
         size, self.announced = self.announced, 0

@@ -39,6 +39,9 @@ STREAM_SETTINGS: Final[Mapping[str, str]] = {
 #: own for other streams. Requests to streams set them, which need the rights to both topics.
 OF_FORKS: Final = (STREAM_SOURCE, STREAM_SOURCE_ID, STREAM_FORK, STREAM_DELETED)
 
+#: Those by which the server deletes a stream, sooner or later.
+DELETES: Final = (STREAM_TTL, STREAM_EXPIRES, STREAM_INITIAL)
+
 _TYPE: Final = re.compile(r"[!-~]+/[!-~]+(; ?[ !-~]+)?")
 _TTL: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 _FORK: Final = re.compile(r"[0-9]{1,19} (-|[0-9_]{1,40}) [0-9]{1,19}")

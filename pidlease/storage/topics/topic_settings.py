@@ -2,7 +2,7 @@
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -113,15 +113,21 @@ def check_settings(overrides: Mapping[str, str]) -> None:
     policy_in_force(overrides, {})
 
 
-def check_change(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def check_change(
+    before: Mapping[str, str], after: Mapping[str, str], *, also: Sequence[str] = ()
+) -> None:
     """Check that a client's change of a topic's own settings leaves those that are not for clients.
+
+    Parameters:
+        also: further ones that it must leave.
 
     Raises:
         SettingError: one would be changed.
     """
-    for name in OF_FORKS:
+    for name in (*OF_FORKS, *also):
         if before.get(name) != after.get(name):
-            raise SettingError(name, f"{name} is set by requests to streams only")
+            where = "over HTTP" if name in also else "by requests to streams"
+            raise SettingError(name, f"{name} is set {where} only")
 
 
 def check_shared(settings: Mapping[str, str]) -> None:

@@ -28,9 +28,8 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.stream_settings import (
+    DELETES,
     STREAM_DELETED,
-    STREAM_EXPIRES,
-    STREAM_TTL,
     StreamConfig,
     expires_ms,
     stream_config,
@@ -471,5 +470,5 @@ def _require_rights_to_change(name: str, settings: Mapping[str, str]) -> None:
         NotAuthorizedError: it may not.
     """
     require(Right(Operation.ALTER_CONFIGS, ResourceKind.TOPIC, name))
-    if STREAM_TTL in settings or STREAM_EXPIRES in settings:  # the server deletes it then
+    if not settings.keys().isdisjoint(DELETES):
         require(Right(Operation.DELETE, ResourceKind.TOPIC, name))

@@ -16,7 +16,7 @@ from pidlease.engine.engine import Engine, UnknownTopicError
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import TimeSlices, counted
 from pidlease.storage.errors import LogError
-from pidlease.storage.topics.stream_settings import OF_FORKS
+from pidlease.storage.topics.stream_settings import DELETES, OF_FORKS
 from pidlease.storage.topics.topic_settings import check_change, check_shared
 from proxy.kafka.admin.admin_changes import AdminChanges, deadline_of
 from proxy.kafka.admin.change_outcome import DONE, TIMED_OUT, Verdict, not_stored
@@ -123,7 +123,7 @@ class AlteringApi:
         def changed(own: dict[str, str]) -> dict[str, str]:
             current = _Current(resource, self._settings, engine.all_topics_settings)
             new = change(current, own)
-            check_change(own, new)
+            check_change(own, new, also=DELETES)
             self._check_settings(new)
             return new
 
@@ -211,7 +211,7 @@ def _list_changed(setting: Setting, before: str, operation: Operation, value: st
 
 def _all_replaced(current: _Current, own: dict[str, str]) -> dict[str, str]:
     given = [(each.name, each.value) for each in current.resource.configs]
-    kept = {name: own[name] for name in OF_FORKS if name in own}
+    kept = {name: own[name] for name in (*OF_FORKS, *DELETES) if name in own}
     return kept | own_settings(given, current.settings)
 
 

@@ -35,7 +35,7 @@ from pidlease.kafka.codec.fetch import (
 )
 from pidlease.kafka.codec.primitives import RequestHeader
 from pidlease.kafka.error_codes import HELD_BACK, STALE_LEADER
-from pidlease.kafka.errors import UpstreamError, UpstreamNonsenseError
+from pidlease.kafka.errors import UpstreamError, UpstreamLostError, UpstreamNonsenseError
 from pidlease.observability.repeated_lines import LINES
 from proxy.kafka.client_connection import Slot
 from proxy.kafka.forwarded.client_brokers import ClientBrokers
@@ -44,6 +44,8 @@ from proxy.kafka.forwarded.split_requests import leader_for_clients, missing_par
 
 #: How long a broker may take beyond the request's maximum wait.
 _LATE_SECONDS: Final = 30.0
+#: How long nothing of a large response may come before it is given up: others wait for it.
+_HANGS_SECONDS: Final = 2.0
 #: How long errors are held back at most, whatever wait the client requests.
 _HELD_SECONDS_MAX: Final = 60.0
 #: How much longer to wait for brokers, which respond at the end of the same wait.
@@ -154,13 +156,16 @@ class ClientFetches:
         return self.memory is not None and self.memory.admits(connection, size)
 
     async def arrived(self) -> None:
-        """Wait until each large response that was admitted is there, or its connection ends."""
-        while arriving := [
-            each.answer
+        """Wait until each large response that was admitted is there; give up one that hangs."""
+        while arriving := {
+            each.answer: (each.connection, each.connection.received)
             for each in self.pending.values()
             if each.connection.arriving and not each.answer.done()
-        ]:
-            await asyncio.wait(arriving)
+        }:
+            await asyncio.wait(arriving, timeout=_HANGS_SECONDS)
+            for answer, (connection, before) in arriving.items():
+                if not answer.done() and connection.received == before:
+                    connection.close(UpstreamLostError(f"{connection}: a response hangs"))
 
 
 class LeaderFetches:

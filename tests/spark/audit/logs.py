@@ -105,6 +105,10 @@ class Logs:
         """Append batches; return their base offsets."""
         return self._logs[topic, partition].append_blocking(list(batches))
 
+    def flush(self, topic: str, partition: int) -> None:
+        """Make all batches of a partition durable."""
+        self._logs[topic, partition].flush_blocking()
+
     def segments(self, topic: str, partition: int = 0) -> list[Path]:
         """The segments of a partition."""
         return sorted((self.path / "logs" / f"{topic}-{partition}").glob("*.log"))

@@ -40,6 +40,7 @@ def logs(tmp_path: Path) -> Logs:
 def fill(logs: Logs, topic: str, partition: int, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         logs.append(topic, partition, [encoded(Origin(PID), 0, number, 1)])
+    logs.flush(topic, partition)  # a stream reads what is durable
 
 
 def stream(

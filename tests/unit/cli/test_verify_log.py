@@ -146,9 +146,9 @@ def test_a_generation_that_goes_back(tmp_path: Path) -> None:
 
 def test_numbers_that_wrap_are_dense(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "d")
-    quarter = 2**28
-    data.append(*(batch(number * quarter, records=quarter) for number in range(7)))
-    data.append(batch(7 * quarter, records=quarter - 3), batch(2**31 - 3, records=5), batch(2))
+    step = 2**22
+    data.append(*(batch(number * step, records=step) for number in range(511)))
+    data.append(batch(511 * step, records=step - 3), batch(2**31 - 3, records=5), batch(2))
     data.close()
     assert data.verify().code == 0
 
