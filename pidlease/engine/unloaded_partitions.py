@@ -172,6 +172,7 @@ class UnloadedPartitions:
                 await asyncio.sleep(0)
             if self._unloaded.get(name) is not former:
                 return None
+            cut = cut or len(before) > len(new.producers)  # the first batches of some were lost
             # Last: until all rows are there, a takeover begins with the former ones.
             self._unloaded[name], gone = new, former
             if cut:
