@@ -21,8 +21,8 @@ from proxy.http.record_responses import NoRoomError
 
 #: Parts that are converted at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
-#: Parts of Kafka that are read, or have been and wait to be converted, without having taken long.
-_FETCHED_AT_ONCE: Final = 16
+#: The memory for each part of Kafka that is read, or waits to be converted, and did not take long.
+_PART_BYTES: Final = 4 << 20
 _LONG_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class LogReads:
     def __init__(self, memory: ByteBudget) -> None:
         self._memory: Final = memory
         self._converting: Final = asyncio.Semaphore(_AT_ONCE)
-        self._fetching: Final = asyncio.Semaphore(_FETCHED_AT_ONCE)
+        self._fetching: Final = asyncio.Semaphore(max(memory.limit // _PART_BYTES, 2))
 
     @asynccontextmanager
     async def part(

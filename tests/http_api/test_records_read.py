@@ -6,6 +6,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pidlease.kafka.records.batch_records import UNPACKED_MAX
 from pidlease.kafka.records.identity_header import HEADER_KEY, Identity, decode_identity
 from pidlease.kafka.records.record_batch import HEADER_BYTES
 from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http import log_reads
 from proxy.http import record_pages as records_pages
 from proxy.http import request_memory as records_room
 from proxy.http.record_pages import Page, page_of
@@ -421,6 +423,7 @@ async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_partitions(
 ) -> None:
     """A partition of Kafka without a leader: once two such reads stopped all."""
     monkeypatch.setattr(Partition, "log_is_shared", True)
+    monkeypatch.setattr(log_reads, "_LONG_SECONDS", 0.05)
     limits = RecordLimits(memory_bytes_max=2_000_000)
     async with door(tmp_path, limits=limits) as here:
         for number in range(2):
@@ -441,7 +444,7 @@ async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_partitions(
 
         async with asyncio.timeout(WAIT_S):
             monkeypatch.setattr(here.partition.log, "read", held)
-            readers = [asyncio.create_task(here.read(0)) for _ in range(6)]
+            readers = [asyncio.create_task(here.read(0)) for _ in range(20)]
             for _ in readers:
                 await waiting.acquire()
             assert (await here.read(1))[0] == 200
@@ -454,6 +457,25 @@ async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_partitions(
             assert {(await each)[0] for each in readers} == {200, 503}
             monkeypatch.undo()
             assert [(await here.read(number))[0] for number in (0, 1)] == [200, 200]
+
+
+async def test_many_reads_of_kafka_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arrives faster than it is converted must not be refused."""
+    monkeypatch.setattr(Partition, "log_is_shared", True)
+    async with door(tmp_path, limits=RecordLimits(memory_bytes_max=8_000_000)) as here:
+        assert (await here.append(values("x" * 900_000), partition=0))[0] == 200
+        page = records_pages.page_of
+
+        def slow(*arguments: Any) -> Page:
+            time.sleep(0.02)
+            return page(*arguments)
+
+        monkeypatch.setattr(records_pages, "page_of", slow)
+        async with asyncio.timeout(WAIT_S):
+            found = await asyncio.gather(*(here.read(0) for _ in range(60)))
+        assert {each[0] for each in found} == {200}
 
 
 async def test_many_tiny_records_come_to_an_end(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.core.topic_partition import TopicPartition
@@ -16,6 +17,7 @@ from pidlease.kafka.codec.fetch import FetchPosition, FetchRequest, write_forwar
 from pidlease.kafka.codec.primitives import read_request_header
 from pidlease.testing.loopback_ports import LOOPBACK
 from proxy.kafka.client_connection import Slot
+from proxy.kafka.forwarded import leader_fetches
 from proxy.kafka.forwarded.leader_fetches import ClientFetches, LeaderFetches
 from proxy.kafka.forwarded.response_memory import ResponseMemory
 from proxy.kafka.memory_budget import MemoryBudget
@@ -35,12 +37,14 @@ class Broker:
     Attributes:
         asked: the most bytes of each request.
         speaks: cleared: it keeps its answers to itself.
+        hangs: it ends in the middle of an answer.
     """
 
     def __init__(self, batch_bytes: int) -> None:
         self.asked: list[int] = []
         self.speaks = asyncio.Event()
         self.speaks.set()
+        self.hangs = False
         self._batch_bytes = batch_bytes
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -65,7 +69,8 @@ class Broker:
                 await self.speaks.wait()
                 # The first batch is whole in any case.
                 answer = _answer(body, max(int(body.max_bytes), self._batch_bytes))
-                writer.write(frame(asked[4:8] + answer[4:]))
+                sent = frame(asked[4:8] + answer[4:])
+                writer.write(sent[: len(sent) // 2] if self.hangs else sent)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -150,7 +155,9 @@ async def consuming(
     brokers = [Broker(batch_bytes), Broker(batch_bytes)]
     ports = [await each.listen() for each in brokers]
     topic = UpstreamTopic("t", "i", internal=False, leaders=(0, 1))
-    cluster: Any = SimpleNamespace(view=View(topics={"t": topic}), on_change=[], missing=_none)
+    cluster: Any = SimpleNamespace(
+        view=View(topics={"t": topic}), on_change=[], missing=_none, stale=lambda: None
+    )
     fetching = LeaderFetches(cluster, _FETCH_MAX)
     consumers = [Consumer(fetching, budget, ports) for _ in range(count)]
     try:
@@ -276,3 +283,21 @@ async def test_who_ends_just_as_there_is_memory_takes_none() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert budget.used == held, turns
+
+
+async def test_an_answer_that_hangs_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the client of a dead broker's partition got nothing of all others for half a minute."""
+    monkeypatch.setattr(leader_fetches, "_HANGS_SECONDS", 0.2)
+    monkeypatch.setattr(leader_fetches, "_LATE_SECONDS", 10.0 * _HANG_S)
+    budget = MemoryBudget(4 * _FETCH_MAX)
+    async with consuming(1, budget) as ((consumer,), (_, dying)), asyncio.timeout(_HANG_S):
+        dying.hangs = True
+        size = 0
+        while not dying.asked or size < _FETCH_MAX:
+            size += await consumer.fetch(500)
+            consumer.sent()
+        dying.hangs = False
+        while size < 3 * _FETCH_MAX:
+            size += await consumer.fetch(500)
+            consumer.sent()
+        assert (consumer.held(), budget.used) == (0, 0)

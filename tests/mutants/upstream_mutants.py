@@ -34,6 +34,62 @@ _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
     Mutant(
+        "a response that hangs is waited for",
+        "proxy/kafka/forwarded/leader_fetches.py",
+        "                if not answer.done() and connection.received == before:\n",
+        "                if not answer:\n",
+        ("tests/kafka_listener/test_leader_memory.py",),
+    ),
+    Mutant(
+        "reads that wait for Kafka keep others waiting",
+        "proxy/http/log_reads.py",
+        "                self._fetching.release()\n                is_in_turn = False\n",
+        "                pass\n",
+        ("tests/http_api/test_records_read.py",),
+    ),
+    Mutant(
+        "reads of Kafka do not take turns",
+        "proxy/http/log_reads.py",
+        "asyncio.Semaphore(max(memory.limit // _PART_BYTES, 2))",
+        "asyncio.Semaphore(1000)",
+        ("tests/http_api/test_records_read.py",),
+    ),
+    Mutant(
+        "what follows a refused head is a request",
+        "proxy/http/http_protocol.py",
+        "        if self._refusal is not None or self.transport.is_closing():\n",
+        "        if self._refusal is not None:\n",
+        ("tests/http_api/test_pipelined_requests.py",),
+    ),
+    Mutant(
+        "all requests that arrive are parsed",
+        "proxy/http/http_protocol.py",
+        "return bool(self._unparsed) or len(self.pipeline) > _SUBMITTED_MAX",
+        "return bool(self._unparsed)",
+        ("tests/http_api/test_pipelined_requests.py",),
+    ),
+    Mutant(
+        "a client makes its topic a fork by settings",
+        "pidlease/storage/topics/topic_settings.py",
+        "        check_change(before, after)\n",
+        "",
+        ("tests/secure/test_http_access.py",),
+    ),
+    Mutant(
+        "a batch under an id of Kafka's own is sent on in a request with a transactional id",
+        "proxy/kafka/produce_api.py",
+        "        if not header.is_transactional:\n",
+        "        if header is None:\n",
+        ("tests/kafka_backend/test_shared_settings.py",),
+    ),
+    Mutant(
+        "tagged fields have no bound",
+        "pidlease/kafka/codec/primitives.py",
+        "        if count > _TAGS_MAX or self._elements_left < 0:\n",
+        "        if count < 0:\n",
+        ("tests/kafka_listener/test_primitives.py",),
+    ),
+    Mutant(
         "OffsetFetch returns that the coordinator of a group has moved",
         "proxy/kafka/forwarded/forwarded_apis.py",
         "            if attempt == _COORDINATORS_MAX or not has_moved(",
