@@ -210,7 +210,8 @@ def test_a_delivery_timeout_and_who_goes_on_by_its_name(tmp_path: Path, policy: 
             assert len(unknown) < _LIVES_MAX, unknown
             unknown.append(asyncio.run(_one_life(options, weather, random, told)))
         weather.losing = False
-        unknown.append(asyncio.run(_one_life(options, None, random, told)))
+        calm = {**options, "delivery_timeout_ms": 1000 * WAIT_S}
+        unknown.append(asyncio.run(_one_life(calm, None, random, told)))
         stored = consume(server.bootstrap, TOPIC, PARTITIONS)
         for partition, (_, given) in enumerate(told):
             numbers = [int(each.value) for each in stored if each.partition == partition]
