@@ -227,14 +227,18 @@ def topic_router(
     return router
 
 
-def _change_of(topic: str, given: Mapping[str, str | None]) -> TopicChange:
-    """Return a client's change of a topic's settings.
+def require_deletion(topic: str, given: Mapping[str, str | None]) -> None:
+    """Check that the client may delete a topic, if the server will by the settings it gives.
 
     Raises:
-        NotAuthorizedError: by the settings the server would delete the topic.
+        NotAuthorizedError: it may not.
     """
     if any(given.get(name) is not None for name in DELETES):
         require(Right(Operation.DELETE, ResourceKind.TOPIC, topic))
+
+
+def _change_of(topic: str, given: Mapping[str, str | None]) -> TopicChange:
+    require_deletion(topic, given)
     return change_by_client(given)
 
 

@@ -144,7 +144,7 @@ def test_what_is_too_large_at_once_or_comes_during_a_hand_over_is_sent_again(
 
 
 def test_only_pidlease_can_acknowledge_records(tmp_path: Path) -> None:
-    """Once the page behind a redirect counted as an acknowledgement."""
+    """Once a response acknowledged records if it was the page that a redirect led to."""
     lines, stored = _told(_STRANGERS, tmp_path)
     way = "PROXY/v1/topics/t/partitions/0/records"
     reads = f"{way} (redirected to SERVER/v1/topics/t/partitions/0/records)"

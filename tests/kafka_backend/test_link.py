@@ -213,7 +213,7 @@ async def test_who_waits_is_told_when_the_broker_takes_more() -> None:
 def test_what_had_no_room_is_sent_in_order_later(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
-    """By who writes to the socket, too; requests that fit and others, alone and together."""
+    """Also if the connection itself writes to its socket: small requests and large ones."""
 
     async def check() -> None:
         reads = asyncio.Event()

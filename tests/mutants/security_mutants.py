@@ -73,8 +73,8 @@ SECURITY: Final = (
     Mutant(
         "a PUT gives an expiry to a topic that its client may not delete",
         "proxy/http/streams/stream_catalog.py",
-        "    if not settings.keys().isdisjoint(DELETES):",
-        "    if STREAM_DELETED in settings:",
+        "            require_deletion(name, settings)\n",
+        "",
         (f"{_HTTP_TESTS}::test_a_put_makes_a_stream_of_a_topic_only_with_the_rights_to_change_it",),
     ),
     Mutant(

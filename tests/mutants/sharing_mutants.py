@@ -236,8 +236,8 @@ SHARING: Final = (
     Mutant(
         "a record of a transaction names a producer",
         "pidlease/kafka/records/writer_batch.py",
-        " or header.is_control or header.is_transactional:",
-        " or header.is_control:",
+        "    return not header.is_control and not header.is_transactional\n",
+        "    return not header.is_control\n",
         ("tests/unit/log/test_kafka_log.py",),
     ),
     Mutant(

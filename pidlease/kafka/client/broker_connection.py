@@ -116,7 +116,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         #: Returns whether the process was suspended for long; None: `hold_back` was not called.
         self.suspended: Callable[[], bool] | None = None
         self._transport: asyncio.Transport | None = None
-        #: The transport, unless the connection writes to its socket by itself.
+        #: What requests are written to: the transport or, after `hold_back`, the socket.
         self._writer: asyncio.WriteTransport | SocketWriter | None = None
         self._in_flight: deque[BrokerRequest] = deque()
         self._held: list[Buffer] = []

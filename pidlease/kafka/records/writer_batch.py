@@ -110,18 +110,22 @@ def is_marker_of(header: BatchHeader, writer: Writer | None) -> bool:
     return header.is_control and (header.producer_id, header.producer_epoch) == writer
 
 
+def may_be_a_writers(header: BatchHeader) -> bool:
+    """Return whether a writer may have sent a batch: it sends none in a transaction."""
+    return not header.is_control and not header.is_transactional
+
+
 def logged(
     header: BatchHeader, data: memoryview, writers: Container[int] = (WRITER_PID,)
 ) -> LoggedBatch:
     """Return a batch of the log with its producer's identity.
 
-    The record header is trusted only in batches of the given writers, which send none in a
-    transaction.
+    The record header is trusted only in batches of the given writers.
 
     Raises:
         UnidentifiedBatchError: a writer's batch does not name its producer.
     """
-    if header.producer_id not in writers or header.is_control or header.is_transactional:
+    if header.producer_id not in writers or not may_be_a_writers(header):
         return LoggedBatch(header)
     try:
         identity = find_identity(header, data)

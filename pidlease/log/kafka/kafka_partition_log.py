@@ -49,7 +49,7 @@ from pidlease.kafka.records.record_batch import (
     read_header,
     whole_batches,
 )
-from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged
+from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged, may_be_a_writers
 from pidlease.log.ports import AppendDone, AppendReceiver, Forwarded, LogPart, NewBatch
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
@@ -468,8 +468,7 @@ def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
             break
         at += header.size
         pid = header.producer_id
-        is_plain = not header.is_control and not header.is_transactional  # as a writer's are
-        if is_plain and 0 <= pid < _PIDS_OF_KAFKA and pid not in writers:
+        if 0 <= pid < _PIDS_OF_KAFKA and may_be_a_writers(header) and pid not in writers:
             with suppress(IdentityError, CorruptBatchError):  # it is no batch of a writer
                 if find_identity(header, batch) is not None:
                     found.add(pid)

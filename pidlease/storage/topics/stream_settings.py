@@ -75,6 +75,10 @@ class StreamConfig(NamedTuple):
     fork: str
     deleted: bool
 
+    def inherits_from(self, topic_id: str) -> bool:
+        """Whether the topic that has the source's name is the source, by its id."""
+        return self.source_id in {"", topic_id}
+
     @property
     def media_type(self) -> str:
         """The content type without parameters, in lower case."""

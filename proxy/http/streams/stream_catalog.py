@@ -28,7 +28,6 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import NotOwnerError
 from pidlease.storage.snapshots import TopicPartition
 from pidlease.storage.topics.stream_settings import (
-    DELETES,
     STREAM_DELETED,
     StreamConfig,
     expires_ms,
@@ -39,7 +38,7 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.http.current_caller import require
 from proxy.http.errors import ready_engine, ready_topics
 from proxy.http.streams.stream_pages import Span
-from proxy.http.topic_routes import BoundedChanges
+from proxy.http.topic_routes import BoundedChanges, require_deletion
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
 
@@ -257,9 +256,9 @@ class StreamCatalog:
     def _source_of(self, config: StreamConfig) -> Stream | None:
         """Return the stream that a fork inherits from; None: it is gone, whatever has its name."""
         source = self.topic_stream(config.source)
-        if source is None or config.source_id not in {"", source.topic.topic_id}:
-            return None
-        return source
+        return (
+            source if source is not None and config.inherits_from(source.topic.topic_id) else None
+        )
 
     def depth(self, stream: Stream) -> int:
         """Return of how many streams a stream is a fork of a fork."""
@@ -311,7 +310,8 @@ class StreamCatalog:
             # Others may have written to it: to Kafka itself, if that is the log.
             if found.log.end_offset > 0 or (await found.log_range())[1] != 0:
                 raise StreamConflictError("a topic that is no stream has the path") from None
-            _require_rights_to_change(name, settings)
+            require(Right(Operation.ALTER_CONFIGS, ResourceKind.TOPIC, name))
+            require_deletion(name, settings)
             await self._changes.make(engine.change_topic(name, change_of_own(settings)))
         stream = self.topic_stream(name)
         if stream is None:
@@ -372,15 +372,14 @@ class StreamCatalog:
         for name, topic in engine.topics.items():
             config = stream_config(topic.overrides)
             if config is not None and config.source:
-                self._count_fork(engine.topics.get(config.source), config)
+                source = engine.topics.get(config.source)
+                self._forks[config.source] += source is None or config.inherits_from(
+                    source.topic_id
+                )
             if config is not None and (
                 config.ttl_seconds is not None or config.expires or config.deleted or config.initial
             ):
                 self._passing.append(name)
-
-    def _count_fork(self, source: Topic | None, config: StreamConfig) -> None:
-        if source is None or config.source_id in {"", source.topic_id}:
-            self._forks[config.source] += 1
 
     # ------------------------------------------------------------------ removing what is over
 
@@ -461,14 +460,3 @@ class StreamCatalog:
         log = stream.partition.log
         owned = await log.owned() if isinstance(log, ForwardingLog) else None
         return owned is not False and not stream.partition.elsewhere
-
-
-def _require_rights_to_change(name: str, settings: Mapping[str, str]) -> None:
-    """Check that the client may make a stream of a topic that others may have created.
-
-    Raises:
-        NotAuthorizedError: it may not.
-    """
-    require(Right(Operation.ALTER_CONFIGS, ResourceKind.TOPIC, name))
-    if not settings.keys().isdisjoint(DELETES):
-        require(Right(Operation.DELETE, ResourceKind.TOPIC, name))
