@@ -23,6 +23,7 @@ FENCED_MAX: Final = 250
 #: `former` counts down from here for PIDs of released names. Versions of pidlease that do not know
 #: them take a negative number for none.
 _RELEASED_FROM: Final = -2
+_OPTIONAL: Final = ("fenced", "continues")
 
 
 class Binding(NamedTuple):
@@ -37,6 +38,8 @@ class Binding(NamedTuple):
             this.
         fenced: the name's PIDs before these, each with the time in ms since 1970 when its lease has
             ended for certain: they are fenced.
+        continues: how many of these, from the first on, come one before the other before `former`:
+            their numbers continue. A version of pidlease that does not know this keeps none.
     """
 
     pid: int
@@ -44,6 +47,7 @@ class Binding(NamedTuple):
     former: int = -1
     granted_ms: int = -1
     fenced: tuple[tuple[int, int], ...] = ()
+    continues: int = 0
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> "Binding":
@@ -52,16 +56,15 @@ class Binding(NamedTuple):
         Raises:
             KeyError, TypeError, ValueError: they are no binding.
         """
-        pid, generation, former, granted_ms = (int(fields[each]) for each in Binding._fields[:-1])
+        pid, generation, former, granted_ms = (int(fields[each]) for each in Binding._fields[:4])
         fenced = tuple((int(pid), int(until_ms)) for pid, until_ms in fields.get("fenced", ()))
-        return Binding(pid, generation, former, granted_ms, fenced)
+        continues = int(fields.get("continues", 0))
+        return Binding(pid, generation, former, granted_ms, fenced, continues)
 
     def fields(self) -> dict[str, Any]:
-        """Return the binding as it is stored: by field, `fenced` only if there are some."""
+        """Return the binding as it is stored: by field, the last two only if they say something."""
         fields = self._asdict()
-        if not self.fenced:
-            del fields["fenced"]
-        return fields
+        return {name: value for name, value in fields.items() if value or name not in _OPTIONAL}
 
     @property
     def released(self) -> int:
@@ -71,6 +74,13 @@ class Binding(NamedTuple):
     def pids(self) -> list[int]:
         """Return its PID and the one before it, if there is one."""
         return [pid for pid in (self.pid, self.former, self.released) if pid >= 0]
+
+    @property
+    def formers(self) -> list[int]:
+        """The PIDs before it that its numbers continue, the last one first."""
+        if self.former < 0:
+            return []
+        return [self.former, *(pid for pid, _ in self.fenced[: self.continues])]
 
     def all_pids(self) -> list[int]:
         """Return all PIDs that the binding names: those of `pids`, and all that it fences."""

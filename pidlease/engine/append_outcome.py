@@ -85,5 +85,8 @@ def refusal_of(verdict: Verdict) -> Outcome:
         reason = "fenced: its name has another PID now, or none; lease by the name"
         return Outcome(Status.FENCED, reason=reason)
     if kind is Kind.UNKNOWN:
-        reason = "this PID was never leased, or its lease has ended; lease again"
+        reason = (
+            "this PID was never leased, or its lease has ended, or the topic was created again, or"
+            " lost records, since; lease again"
+        )
     return Outcome(STATUS_OF[kind], offset, expected, generation, reason)

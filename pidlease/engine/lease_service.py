@@ -272,8 +272,8 @@ class LeaseService:
         goes_on = policy_of(pid) is Policy.MONOTONIC and pid in leases
         if age is Age.NEVER or (age is Age.OLD and not goes_on):
             raise UnknownPidError(
-                f"PID {pid} was never leased, or its lease has ended; lease a new one with pid -1,"
-                " or by the name"
+                f"PID {pid} was never leased, or its lease has ended, or the topic was created"
+                " again, or lost records, since; lease a new one with pid -1, or by the name"
             )
         numbers = _next(partition, pid)
         if fence >= 0:

@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Final
 
 import structlog
@@ -348,7 +349,10 @@ class NamedLeases:
                 f"{FENCED_MAX} other PIDs of the name have leases that have not ended; try again "
                 "when one has"
             )
-        return fresh._replace(fenced=left)
+        # Where the fresh PID does not continue the last one, it continues none.
+        before = {bound.pid, *bound.formers} if fresh.former >= 0 else set()
+        continues = sum(pid in before for pid, _ in left)
+        return fresh._replace(fenced=left, continues=continues)
 
     def _lasts(self, binding: Binding) -> bool:
         """Return whether the lease of a name's PID has not ended; if so, keep it here.
@@ -386,8 +390,6 @@ class NamedLeases:
         if every or binding.pid in self._leases:
             fences[binding.pid] = max(binding.generation, fences.get(binding.pid, -1))
             self.names[binding.pid] = name
-            if binding.former >= 0:
-                self._leases.formers[binding.pid] = binding.former
         # The last ones were given up when this PID was granted.
         until_ms = binding.granted_ms + self._leases.lease_ms
         gone = [*((pid, until_ms) for pid in binding.pids()[1:]), *binding.fenced]
@@ -396,6 +398,9 @@ class NamedLeases:
                 self._leases.hold(pid, until_ms - self._leases.lease_ms)
             if every or pid in self._leases:
                 fences[pid] = FENCED_FOR_EVER
+        for pid, former in pairwise([binding.pid, *binding.formers]):
+            if every or pid in self._leases:
+                self._leases.formers[pid] = former
 
     def _drop_spare(self, name: str, binding: Binding) -> None:
         """Grant no PID again that a change with an unknown outcome, or another server, granted."""

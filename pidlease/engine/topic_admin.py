@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.topics.topic_settings import check_settings
+from pidlease.storage.topics.topic_settings import change_of_own, check_settings
 from pidlease.storage.topics.topic_store import Topic, illegal_name
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class TopicsUnavailableError(Exception):
 
 
 class TopicAdmin(Protocol):
-    """Creates and deletes topics.
+    """Creates, changes and deletes topics.
 
     Attributes:
         auto_create: whether a topic is created on first use.
@@ -60,6 +60,16 @@ class TopicAdmin(Protocol):
             InvalidTopicError, TopicForbiddenError, TopicsUnavailableError: it is not created.
             SettingError: a setting is unknown, or its value is invalid.
             OSError: it could not be made durable.
+        """
+
+    async def set(self, name: str, settings: Mapping[str, str]) -> None:
+        """Set settings of a topic, durably; its others stay.
+
+        Raises:
+            UnknownTopicError: no topic has the name.
+            InvalidTopicError, TopicForbiddenError, TopicsUnavailableError: not all are set.
+            SettingError: a setting is unknown, or its value is invalid.
+            OSError: they could not be made durable.
         """
 
     async def delete(self, name: str) -> None:
@@ -97,6 +107,10 @@ class EmbeddedTopicAdmin(TopicAdmin):
             await self._engine.create_topic(Topic.new(name, count, dict(settings)))
         except TooManyPartitionsError as error:
             raise InvalidTopicError(str(error), "partitions") from error
+
+    @override
+    async def set(self, name: str, settings: Mapping[str, str]) -> None:
+        await self._engine.change_topic(name, change_of_own(settings))
 
     @override
     async def delete(self, name: str) -> None:

@@ -171,6 +171,10 @@ def _allowed(request: Request) -> list[str]:
     ]
 
 
+#: Of a body that is not sent as JSON.
+_OF_TEXT: Final = "it is read as text; send it with Content-Type: application/json"
+
+
 def add_handlers(app: FastAPI) -> None:
     """Give all errors one form of response."""
 
@@ -182,7 +186,9 @@ def add_handlers(app: FastAPI) -> None:
         field = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
             return refusal(Problem.INVALID_JSON, "the body is no JSON", "body")
-        return refusal(Problem.INVALID_REQUEST, f"{field}: {first['msg']}", field)
+        is_text = field == "body" and isinstance(first["input"], bytes | str)
+        text = _OF_TEXT if is_text else first["msg"]
+        return refusal(Problem.INVALID_REQUEST, f"{field}: {text}", field)
 
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> JSONResponse:

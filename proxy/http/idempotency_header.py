@@ -22,14 +22,14 @@ def by_key(values: Sequence[bytes]) -> Identity:
     """Return the producer that a key makes of a request. Its last sequence number is not set yet.
 
     Parameters:
-        values: of the headers Idempotency-Key; one at least.
+        values: of the headers Idempotency-Key, without blanks around them; one at least.
 
     Raises:
         IdempotencyKeyError: the header is repeated or invalid.
     """
     if len(values) > 1:
         raise IdempotencyKeyError(f"is there {len(values)} times")
-    value = values[0].strip(b" \t")
+    (value,) = values
     quoted = _QUOTED.fullmatch(value)
     key = _ESCAPED.sub(rb"\1", quoted[1]) if quoted else value
     if not quoted and not _BARE.fullmatch(value):

@@ -70,8 +70,16 @@ def append_headers(raw: Iterable[tuple[bytes, bytes]]) -> AppendHeaders:
     found: dict[bytes, list[bytes]] = {}
     for name, value in raw:
         if name in _NAMES:
-            found.setdefault(name, []).append(value)
+            found.setdefault(name, []).append(plain_value(value))
     return found
+
+
+def plain_value(value: bytes) -> bytes:
+    """Return a header's value without the blanks that the parser leaves at its end.
+
+    They are none of it (RFC 9110, section 5.5). A Producer-Id with them would be another producer.
+    """
+    return value.strip(b" \t")
 
 
 def by_headers(headers: AppendHeaders) -> Identity | None:
@@ -167,7 +175,9 @@ def by_body(request: AppendRequest, named: Identity | None) -> Identity | None:
             missing, "is missing; pid, generation and first_sequence come together"
         )
     if policy_of(pid) is not Policy.STRICT:
-        raise ProducerFieldError("pid", f"{pid} was not leased by POST /v1/leases")
+        raise ProducerFieldError(
+            "pid", f"{pid} is not of policy strict; only such PIDs are sent in a body"
+        )
     return _leased(pid, generation, first, last, len(request.records))
 
 

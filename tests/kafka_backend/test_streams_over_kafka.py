@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from tests.clients.install import node_missing
@@ -70,6 +72,9 @@ def test_a_topic_that_was_just_made_becomes_the_stream(
     admin.create_topics([NewTopic(name, 1)])[name].result(WAIT_S)
     until(lambda: send(server, "PUT", name, "a", TEXT).status in (200, 201), "the stream")
     assert read_all(server, name) == b"a"
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    configs = admin.describe_configs([resource])[resource].result(WAIT_S)
+    assert {configs[each].value for each in ("retention.ms", "retention.bytes")} == {"-1"}
 
 
 def test_nothing_that_was_acknowledged_is_after_a_close(

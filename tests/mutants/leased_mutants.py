@@ -121,8 +121,29 @@ LEASED: Final = (
     Mutant(
         "only the last PID before is fenced after a restart",
         _NAMING,
-        "        return fresh._replace(fenced=left)\n",
+        "        return fresh._replace(fenced=left, continues=continues)\n",
         "        return fresh\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a start continues the numbers of one former PID",
+        _NAMING,
+        "        return fresh._replace(fenced=left, continues=continues)\n",
+        "        return fresh._replace(fenced=left)\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "a start continues the numbers from before a release",
+        _NAMING,
+        "        continues = sum(pid in before for pid, _ in left)\n",
+        "        continues = len(left)\n",
+        ("tests/unit/engine/test_named_leases.py",),
+    ),
+    Mutant(
+        "PIDs go on from a block that is older than a topic made again",
+        "pidlease/engine/topics/topic_table.py",
+        "            self._leases.blocks.retire(topic.made_again_ms)\n",
+        "            pass\n",
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(

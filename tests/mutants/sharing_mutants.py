@@ -293,8 +293,8 @@ SHARING: Final = (
     Mutant(
         "a former PID without a lease here is not fenced",
         _NAMED,
-        "            if every or pid in self._leases:\n",
-        "            if pid in self._leases:\n",
+        "            if every or pid in self._leases:\n                fences[pid] =",
+        "            if pid in self._leases:\n                fences[pid] =",
         (_MOVED,),
     ),
     Mutant(

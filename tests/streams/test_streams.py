@@ -110,6 +110,42 @@ def test_a_topic_becomes_a_stream_by_its_setting(server: PidleaseServer) -> None
     assert (answer[0], answer[1]["field"]) == (400, "pidlease.stream.type")
 
 
+def test_a_stream_made_of_an_empty_topic_keeps_its_records(server: PidleaseServer) -> None:
+    """As a consumer makes the topic that subscribes before the stream is there."""
+    shorter = {"name": "early", "partitions": 1, "settings": {"retention.ms": "60000"}}
+    assert ask(server, "POST", "/v1/topics", json.dumps(shorter).encode(), JSON_TYPE)[0] == 201
+    assert send(server, "PUT", "early", b"", TEXT).status == 201
+    settings = ask(server, "GET", "/v1/topics/early", b"", {})[1]["settings"]
+    kept = [settings[f"retention.{each}"]["value"] for each in ("ms", "bytes")]
+    assert kept == ["-1", "-1"]
+    assert settings["pidlease.stream.type"]["value"] == "text/plain"
+    assert "pidlease.stream.ttl" not in settings
+
+
+@pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/one"])
+def test_the_paths_of_subscriptions_are_no_streams(server: PidleaseServer, path: str) -> None:
+    for method in ("PUT", "POST", "GET", "DELETE"):
+        reply = send(server, method, path, b"", TEXT)
+        assert reply.status == 400
+        assert reply.code == "invalid_stream", reply
+    assert send(server, "PUT", "__ds2/x", "a", TEXT).status == 201
+    assert send(server, "DELETE", "__ds2/x").status == 204
+
+
+def test_blanks_after_a_producer_id_are_none_of_it(server: PidleaseServer) -> None:
+    """A retry by another way may have them (RFC 9110, section 5.5)."""
+    send(server, "PUT", "till", b"", TEXT)
+    first = TEXT | numbered(0)
+    assert send(server, "POST", "till", "once", first).status == 200
+    again = {name: f"{value} \t" for name, value in first.items()}
+    assert send(server, "POST", "till", "once", again).status == 204
+    records = "/v1/topics/till/partitions/0/records"
+    again["Content-Type"] = "application/octet-stream \t"
+    status, answer = ask(server, "POST", records, b"twice", again)
+    assert (status, answer.get("duplicate")) == (200, True), answer
+    assert read_all(server, "till") == b"once"
+
+
 # ------------------------------------------------------------------ kills
 
 

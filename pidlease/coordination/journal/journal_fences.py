@@ -66,7 +66,7 @@ class JournalFences(FenceLog):
 
     def row(self, fence: Fence) -> Row:
         """Return the row that appends an entry."""
-        binding = fence.binding._replace(fenced=()).fields()
+        binding = fence.binding._replace(fenced=(), continues=0).fields()
         fields = {"name": fence.name, **binding, "at_ms": self._clock_ms()}
         return Row(_KIND, NEXT_NUMBER, fields)
 

@@ -53,6 +53,8 @@ class PidBlocks:
         self._next: PidBlock | None = None
         #: The rest of a block from before this time is left out, in ms since 1970.
         self._old_before_ms = 0
+        #: The rest of a block from up to this time is left out, in ms since 1970.
+        self._retired_ms = -1
         self._fetching = False
         self._came = asyncio.Event()
         self._merge_at = _MERGE_LEAST
@@ -111,10 +113,24 @@ class PidBlocks:
         Other active servers, and this one after a kill -9 before the next snapshot, count a lease
         from its block's time, so a lease from an old block would end early there, or at once.
         """
-        self._old_before_ms = self._clock_ms() - self._lease_ms // _BLOCK_PART
+        self._old_before_ms = max(
+            self._clock_ms() - self._lease_ms // _BLOCK_PART, self._retired_ms + 1
+        )
         newest_ms = self._taken_ms if self._next is None else self._next.taken_ms
         if newest_ms < self._old_before_ms:
             self._prefetch()
+
+    def retire(self, until_ms: int) -> None:
+        """Replace a block that was taken before a topic was created again, as an old one.
+
+        After a kill -9 before the next snapshot, a PID of it would count as leased before, and
+        could not begin in that topic.
+
+        Parameters:
+            until_ms: when the topic was created, in ms since 1970.
+        """
+        self._retired_ms = max(self._retired_ms, until_ms)
+        self.refresh()
 
     def take(self) -> int:
         """Return the next number, after `prepare` returned True."""

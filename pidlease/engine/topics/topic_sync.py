@@ -115,6 +115,7 @@ class TopicSync:
         elif self._is_another(topic):
             # Producers of the former topic continue their numbers (`TopicTable` says why).
             topic = replace(topic, made_again_ms=self._leases.now_ms())
+            self._leases.blocks.retire(topic.made_again_ms)
         stopped = [number for number, each in enumerate(before) if each.stopped]
         wanted = [*stopped, *range(len(before), topic.partitions)]
         if wanted:

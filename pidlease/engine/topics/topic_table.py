@@ -35,6 +35,8 @@ _FSYNC: Final = "pidlease.fsync"
 _COMPARED: Final = 500
 #: How often a deletion checks whether appends are still in flight.
 _LANDED_POLL_SECONDS: Final = 0.005
+#: How long the creation of a topic waits for a new block of PIDs.
+_BLOCK_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -220,6 +222,9 @@ class TopicTable:
             await self._pool.run(partial(self._store.delete_topic, topic))
             raise
         self.publish(topic, opened)
+        if topic.made_again_ms >= 0:
+            self._leases.blocks.retire(topic.made_again_ms)
+            await self._leases.blocks.fetched(_BLOCK_SECONDS)
         _log.info("topic created", topic=topic.name, partitions=topic.partitions)
 
     async def delete(self, name: str) -> None:

@@ -1,10 +1,15 @@
-"""Creates, extends and deletes topics of a cluster."""
+"""Creates, extends, changes and deletes topics of a cluster."""
 
 import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS, API_DELETE_TOPICS
+from pidlease.kafka.api import (
+    API_CREATE_PARTITIONS,
+    API_CREATE_TOPICS,
+    API_DELETE_TOPICS,
+    API_INCREMENTAL_ALTER_CONFIGS,
+)
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.exchange import ask_for, request_for
@@ -12,6 +17,9 @@ from pidlease.kafka.codec.messages import Request, error_name
 
 #: The cluster's own number (KIP-464).
 BY_DEFAULT: Final = -1
+#: Of IncrementalAlterConfigs (KIP-339).
+_TOPIC_RESOURCE: Final = 2
+_SET: Final = 0
 #: How long a cluster may work on a change.
 _TIMEOUT: Final = datetime.timedelta(seconds=30)
 #: How long its response may take: a little more.
@@ -72,6 +80,29 @@ async def add_partitions(cluster: Cluster, topic: str, total: int) -> None:
     extended = request.part("CreatePartitionsTopic", name=topic, count=total, assignments=None)
     body = request.encode(topics=(extended,), timeout=_TIMEOUT, validate_only=False)
     _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).results)
+
+
+async def change_settings(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> None:
+    """Set settings of a topic; its others stay.
+
+    Parameters:
+        configs: the settings, by name.
+
+    Raises:
+        RefusedChangeError: the cluster refuses it.
+        UpstreamError: there is no response; they may be set now.
+    """
+    request, connection = await _request(cluster, API_INCREMENTAL_ALTER_CONFIGS)
+    settings = tuple(
+        request.part("AlterableConfig", name=name, config_operation=_SET, value=value)
+        for name, value in configs.items()
+    )
+    changed = request.part(
+        "AlterConfigsResource", resource_type=_TOPIC_RESOURCE, resource_name=topic,
+        configs=settings,
+    )  # fmt: skip
+    body = request.encode(resources=(changed,), validate_only=False)
+    _check((await ask_for(connection, body, request.decode, _RESPONSE_SECONDS)).responses)
 
 
 async def delete_topic(cluster: Cluster, topic: str) -> None:

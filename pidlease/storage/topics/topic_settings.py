@@ -348,13 +348,12 @@ def settings_in_force(
     usual = _at_start(LogConfig())
     started = POLICY_DEFAULTS if log is None else _at_start(log)
     in_force = {}
-    for name in started:
+    # Those of streams have no default.
+    for name in (*started, *(each for each in STREAM_SETTINGS if each in own)):
         if name in own:
             in_force[name] = SettingInForce(own[name], SettingSource.TOPIC)
         elif name in shared:
             in_force[name] = SettingInForce(shared[name], SettingSource.ALL_TOPICS)
-        elif name in STREAM_SETTINGS:
-            continue  # they have no default
         elif started[name] != usual[name]:
             in_force[name] = SettingInForce(started[name], SettingSource.START)
         else:

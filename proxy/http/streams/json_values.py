@@ -36,8 +36,10 @@ def json_values(body: bytes | bytearray) -> list[bytes]:
             spans = [(begin, end)]
     except JsonValuesError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise JsonValuesError(f"the body is no JSON: {str(error)[:200]}") from None
+    except RecursionError:
+        raise JsonValuesError("the body's JSON has too many levels; some 900 are read") from None
     if _after_blanks(text, end) != len(text):
         raise JsonValuesError("the body goes on after its JSON value")
     return [text[first:last].encode() for first, last in spans]

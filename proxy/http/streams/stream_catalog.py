@@ -297,10 +297,10 @@ class StreamCatalog:
             NotAuthorizedError: the client may not change the topic that has the name.
             LogError: a topic has the name, and it is unknown whether it is empty.
         """
-        engine = self.ready()
+        engine, admin = self.ready(), ready_topics(self._topics)
+        wanted = {**_KEPT, **settings}
         try:
-            admin = ready_topics(self._topics)
-            await self._changes.make(admin.create(name, 1, {**_KEPT, **settings}))
+            await self._changes.make(admin.create(name, 1, wanted))
         except TopicExistsError:
             found = engine.partition(name, 0)
             topic = engine.topics.get(name)
@@ -312,7 +312,7 @@ class StreamCatalog:
                 raise StreamConflictError("a topic that is no stream has the path") from None
             require(Right(Operation.ALTER_CONFIGS, ResourceKind.TOPIC, name))
             require_deletion(name, settings)
-            await self._changes.make(engine.change_topic(name, change_of_own(settings)))
+            await self._changes.make(admin.set(name, wanted))
         stream = self.topic_stream(name)
         if stream is None:
             raise StreamConflictError("the topic was changed meanwhile")

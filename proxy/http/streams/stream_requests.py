@@ -13,7 +13,7 @@ from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODU
 from pidlease.storage.topics import stream_settings
 from pidlease.storage.topics.stream_settings import STREAM_EXPIRES, STREAM_TTL, STREAM_TYPE
 from proxy.http.record_responses import WrongTypeError
-from proxy.http.request_batch import coding_of
+from proxy.http.request_batch import coding_of, plain_value
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.http.streams.stream_offsets import BEGINNING, NOW, offset_of
 
@@ -50,6 +50,8 @@ _READ: Final = {
     )
 }  # fmt: skip
 _DIGITS_MAX: Final = 15
+#: The first part of the paths of the protocol's subscriptions.
+_RESERVED: Final = "__ds"
 #: The longest Stream-Seq, in bytes.
 _SEQ_BYTES_MAX: Final = 256
 
@@ -85,7 +87,7 @@ class StreamHeaders:
         self.found: Final[dict[bytes, list[bytes]]] = {}
         for name, value in raw:
             if name in _READ:
-                self.found.setdefault(name, []).append(value)
+                self.found.setdefault(name, []).append(plain_value(value))
 
     def get(self, name: str) -> str | None:
         """Return a header's value.
@@ -98,7 +100,7 @@ class StreamHeaders:
             return None
         if len(values) > 1:
             raise InvalidStreamError(name, f"is there {len(values)} times")
-        return values[0].decode("latin-1").strip()
+        return values[0].decode("latin-1")
 
     def check_body(self, body: bytearray) -> None:
         """Check that a body is not compressed: the values of streams are its bytes.
@@ -244,8 +246,13 @@ def topic_of_path(path: bytes, prefix: str, field: str = "path") -> str:
         raise InvalidStreamError(field, "is no UTF-8") from None
     if not text.startswith(f"{prefix}/"):
         return ""
+    stream = text[len(prefix) + 1 :]
+    if stream.partition("/")[0] == _RESERVED:
+        raise InvalidStreamError(
+            field, f"begins with {_RESERVED}, which is for subscriptions; they are not served"
+        )
     try:
-        return topic_for(text[len(prefix) + 1 :])
+        return topic_for(stream)
     except StreamNameError as error:
         raise InvalidStreamError(field, str(error)) from None
 

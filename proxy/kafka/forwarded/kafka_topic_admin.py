@@ -1,4 +1,4 @@
-"""Creates and deletes topics of Kafka for the HTTP API, and those that clients use."""
+"""Creates, changes and deletes topics of Kafka for the HTTP API, and those that clients use."""
 
 import time
 from collections.abc import Awaitable, Mapping
@@ -19,6 +19,7 @@ from pidlease.kafka.client.all_topics_cluster import AllTopicsCluster
 from pidlease.kafka.client.topic_creation import (
     BY_DEFAULT,
     RefusedChangeError,
+    change_settings,
     create_topic,
     delete_topic,
 )
@@ -46,7 +47,7 @@ _INVALID: Final[Mapping[int, str]] = {
 
 
 class KafkaTopicAdmin(TopicAdmin):
-    """Creates and deletes topics of Kafka; returns when the engine sees the change."""
+    """Creates, changes and deletes topics of Kafka; returns when the engine sees the change."""
 
     def __init__(
         self,
@@ -67,14 +68,21 @@ class KafkaTopicAdmin(TopicAdmin):
         if name == SERVED_TOPIC:
             raise TopicForbiddenError(f"topic {name} is the server's own")
         count = BY_DEFAULT if partitions is None else partitions
-        own = {each: value for each, value in settings.items() if each in STREAM_SETTINGS}
-        configs = {each: value for each, value in settings.items() if each not in own}
+        own, configs = _own_and_kafkas(settings)
         await self._change(name, create_topic(self._cluster, name, count, configs=configs))
         await self._changes.wait_until(lambda: name in self._engine.topics)
         if own:
             # A crash before leaves a topic without records, which the next attempt uses.
             if name not in self._engine.topics:
                 raise TopicsUnavailableError(f"topic {name} does not appear in Kafka")
+            await self._engine.change_topic(name, change_of_own(own))
+
+    @override
+    async def set(self, name: str, settings: Mapping[str, str]) -> None:
+        own, configs = _own_and_kafkas(settings)
+        if configs:
+            await self._change(name, change_settings(self._cluster, name, configs))
+        if own:
             await self._engine.change_topic(name, change_of_own(own))
 
     @override
@@ -127,3 +135,9 @@ class KafkaTopicAdmin(TopicAdmin):
             raise TopicForbiddenError(f"Kafka refuses it: {text}")
         self._cluster.stale()  # the controller may be another broker now
         raise TopicsUnavailableError(f"Kafka has not confirmed the change: {text}")
+
+
+def _own_and_kafkas(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings that are pidlease's, and those that are Kafka's."""
+    own = {each: value for each, value in settings.items() if each in STREAM_SETTINGS}
+    return own, {each: value for each, value in settings.items() if each not in own}

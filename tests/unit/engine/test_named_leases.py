@@ -15,6 +15,7 @@ from pidlease.coordination.file.file_sequence import FileSequence
 from pidlease.coordination.name_bindings import BindingChange, NamesError
 from pidlease.coordination.pid_sequence import Coordination, SequenceError
 from pidlease.core.blocks import PidBlock
+from pidlease.core.judge import Age
 from pidlease.core.lease import Lease, LeaseWanted
 from pidlease.core.log_config import LogConfig
 from pidlease.core.pid import Policy, make_pid
@@ -162,6 +163,24 @@ async def test_a_name_goes_on_where_history_is_missing_on_a_partition() -> None:
     assert (third.pid, third.sequence_number) == (second.pid, 1)
 
 
+@pytest.mark.parametrize("policy", [Policy.STRICT, Policy.KAFKA])
+async def test_a_pid_leased_after_its_topic_was_made_again_begins_there_after_a_kill(
+    policy: Policy,
+) -> None:
+    """Once only its block counted then, which was older than the topic."""
+    server = await begin()
+    server.engine.leases.lease(policy)
+    server.now_ms += 10
+    await server.engine.delete_topic("t")
+    await server.engine.create_topic(Topic.new("t", 2))
+    server.now_ms += 10  # the clock stood still while the topic was made
+    server.engine.leases.expire()
+    await settle()
+    pid = server.engine.leases.lease(policy)
+    server = await server.kill()
+    assert server.engine.leases.age(pid, server.partition().hole_ms) is Age.YOUNG
+
+
 async def test_a_pid_leased_late_from_its_block_lasts_over_a_kill() -> None:
     server = await begin()
     server.now_ms += 2 * LEASE_MS
@@ -218,6 +237,70 @@ async def test_the_numbering_outlives_a_pid_that_never_wrote() -> None:
     server.engine.leases.expire()
     assert server.partition().producer(first.pid) is not None
     assert (await ask(server)).resume_at == 100
+
+
+async def test_the_numbering_outlives_several_pids_and_a_start() -> None:
+    """Once a start knew one PID before, and what an earlier one had stored was stored again."""
+    server = await begin()
+    first = await ask(server)
+    assert (await put(server, first, 0, 4)).status is STORED
+    for name in ("again", "once more"):
+        await server.engine.create_topic(Topic.new(name, 1))
+        server.now_ms += 10
+        await server.engine.delete_topic(name)
+        await server.engine.create_topic(Topic.new(name, 1))
+        server.now_ms += 10
+        other = await lease_of(server, LeaseWanted(name, 0, name="n"))
+    assert other.pid != first.pid
+    for _ in range(2):
+        last = await ask(server)
+        assert (last.pid, last.resume_at) == (other.pid, 5)
+        server = await server.kill()
+    assert (await put(server, await ask(server), 0, 4)).status is Status.DUPLICATE
+
+
+async def test_numbers_from_before_a_release_do_not_continue_after_a_start() -> None:
+    server = await begin()
+    assert (await put(server, await ask(server), 0, 4)).status is STORED
+    await server.engine.naming.release("n")
+    pids = {(await ask(server)).pid}
+    for _ in range(2):
+        server.now_ms += LEASE_MS * 3 // 10
+        pids.add((await ask(server, renew=True)).pid)
+    assert len(pids) > 1
+    server = await server.kill()
+    last = await ask(server)
+    assert last.resume_at == 0
+    assert (await put(server, last, 0, 4)).status is STORED
+
+
+async def test_a_start_knows_what_numbers_continue() -> None:
+    """As the server that granted the name did, whatever grants and releases there were."""
+    assert sum([await _restarts_that_continue(Random(seed)) for seed in range(16)]) > 10
+
+
+async def _restarts_that_continue(random: Random) -> int:
+    """Return at how many starts the numbers of former PIDs continued."""
+    server = await begin()
+    count = 0
+    for _ in range(8):
+        server.now_ms += random.randrange(LEASE_MS // 40)
+        last = await ask(server, random.randrange(2), renew=random.random() < 0.7)
+        if random.random() < 0.5:
+            number, at = last.sequence_number, last.partition
+            stored = await put(server, last, number, last.resume_at, partition=at, records=1)
+            assert stored.status is STORED, stored
+        if random.random() < 0.1:
+            await server.engine.naming.release("n")
+        if random.random() < 0.2:
+            server.now_ms += LEASE_MS // 2
+        server.engine.leases.expire()  # as a server does that runs for longer
+        leases = [await ask(server, each) for each in range(2)]
+        server = await server.kill()
+        again = [await ask(server, each) for each in range(2)]
+        assert [each.resume_at for each in again] == [each.resume_at for each in leases]
+        count += any(each.resume_at > each.sequence_number for each in leases)
+    return count
 
 
 # ---------------------------------------------------------------------- what comes to nothing
