@@ -68,6 +68,26 @@ class Outcome(NamedTuple):
 #: Called once on the event loop, possibly before `produce` returns.
 Done = Callable[[Outcome], None]
 
+
+class GapWait:
+    """Gets a batch's outcome, as a `Done`, and may let the batch wait at a sequence gap."""
+
+    __slots__ = ()
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Take the outcome."""
+        raise NotImplementedError
+
+    def waits(self, expected: int, refuse: Callable[[], None]) -> bool:
+        """Return whether a batch waits for the one that is missing.
+
+        Parameters:
+            expected: the sequence number that would be admitted.
+            refuse: ends the wait: it refuses the batch for the gap.
+        """
+        raise NotImplementedError
+
+
 STATUS_OF: Final = {
     Kind.DUPLICATE: Status.DUPLICATE,
     Kind.GAP: Status.GAP,

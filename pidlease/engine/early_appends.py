@@ -1,7 +1,8 @@
 """Appends that overtook an earlier one of their producer on the network wait for it.
 
-The partition validates each as any other. This only keeps back the refusal for a sequence gap,
-and submits the append again when one that may close the gap was submitted or stored.
+The partition validates each as any other. At a sequence gap it asks whether the append waits: then
+the gap is neither logged nor counted, and the append is submitted again when one that may close the
+gap was submitted or stored. The last refusal counts, when the client gets it.
 """
 
 import asyncio
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from typing_extensions import override
+
 from pidlease.core.state import Batch
-from pidlease.engine.append_outcome import Done, Outcome, Status
+from pidlease.engine.append_outcome import Done, GapWait, Outcome, Status
 from pidlease.engine.partition import Partition
 
 #: How many appends of one producer wait on a partition; more get their refusal at once.
@@ -21,24 +24,43 @@ _Key = tuple[int, Partition]
 
 
 @dataclass(slots=True, eq=False)
-class _Early:
+class _Early(GapWait):
     """An append that may wait.
 
     Attributes:
+        appends: those that wait.
+        key: its producer's PID, and the partition.
         batch: its identity.
         submit: submits it.
         done: gets its outcome.
-        outcome: the last refusal.
+        refuse: refuses it for the last gap; None: it has met none, or is complete.
         timer: ends the wait; None: it has not waited yet.
         late: its time is over; the next refusal is its outcome.
     """
 
+    appends: "EarlyAppends"
+    key: _Key
     batch: Batch
     submit: Callable[[Done], None]
     done: Done
-    outcome: Outcome | None = None
+    refuse: Callable[[], None] | None = None
     timer: asyncio.TimerHandle | None = None
     late: bool = False
+
+    @override
+    def __call__(self, outcome: Outcome) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.refuse = None  # it refers to this again
+        try:
+            self.done(outcome)
+        finally:  # an error of one request must not keep back those after it
+            if outcome.status in (Status.APPENDED, Status.DUPLICATE):
+                self.appends.wake(self.key, self.batch)
+
+    @override
+    def waits(self, expected: int, refuse: Callable[[], None]) -> bool:
+        return self.appends.hold(self, expected, refuse)
 
 
 class EarlyAppends:
@@ -57,52 +79,47 @@ class EarlyAppends:
 
         Parameters:
             key: the producer's PID, and the partition.
-            submit: submits it; may be called again after a refusal.
+            submit: submits it; may be called again after a gap.
             done: gets the outcome.
         """
         if not self._wait_ms:
             submit(done)
             return
-        self._submit(key, _Early(batch, submit, done))
+        self._submit(_Early(self, key, batch, submit, done))
 
-    def _submit(self, key: _Key, early: _Early) -> None:
-        def completed(outcome: Outcome) -> None:
-            if outcome.status is Status.GAP and self._waits(key, early, outcome):
-                return
-            if early.timer is not None:
-                early.timer.cancel()
-            try:
-                early.done(outcome)
-            finally:  # an error of one request must not keep back those after it
-                if outcome.status in (Status.APPENDED, Status.DUPLICATE):
-                    self._wake(key, early.batch)
-
-        early.submit(completed)
-        if early not in self._waiting.get(key, ()):
+    def _submit(self, early: _Early) -> None:
+        early.submit(early)
+        if early not in self._waiting.get(early.key, ()):
             # It may be in flight: those after it need not wait for its outcome.
-            self._wake(key, early.batch)
+            self.wake(early.key, early.batch)
 
-    def _waits(self, key: _Key, early: _Early, outcome: Outcome) -> bool:
-        waiting = self._waiting.get(key, [])
-        if early.late or len(waiting) >= EARLY_MAX or early.batch.first <= outcome.expected:
+    def hold(self, early: _Early, expected: int, refuse: Callable[[], None]) -> bool:
+        """Let an append wait at a gap; False: it is refused.
+
+        Parameters:
+            early: the append.
+            expected: the sequence number that would be admitted.
+            refuse: refuses it for the gap.
+        """
+        waiting = self._waiting.get(early.key, [])
+        if early.late or len(waiting) >= EARLY_MAX or early.batch.first <= expected:
             return False
         if early.timer is None:
             loop = asyncio.get_running_loop()
-            early.timer = loop.call_later(self._wait_ms / 1000, self._give_up, key, early)
-        early.outcome = outcome
-        self._waiting.setdefault(key, waiting).append(early)
+            early.timer = loop.call_later(self._wait_ms / 1000, self._give_up, early)
+        early.refuse = refuse
+        self._waiting.setdefault(early.key, waiting).append(early)
         return True
 
-    def _give_up(self, key: _Key, early: _Early) -> None:
+    def _give_up(self, early: _Early) -> None:
         # Not by the clock: uvloop's timers may fire before their time.
         early.late = True
-        waiting = self._waiting.get(key, [])
-        if early not in waiting or early.outcome is None:
+        if early not in self._waiting.get(early.key, ()) or early.refuse is None:
             return  # it is being validated again
-        self._remove(key, [early])
-        early.done(early.outcome)
+        self._remove(early.key, [early])
+        early.refuse()
 
-    def _wake(self, key: _Key, batch: Batch) -> None:
+    def wake(self, key: _Key, batch: Batch) -> None:
         """Submit again what may follow a batch."""
         if not self._waiting:  # the usual case, for all producers
             return
@@ -115,7 +132,7 @@ class EarlyAppends:
             return
         self._remove(key, ready)
         for each in sorted(ready, key=lambda early: early.batch[:2]):
-            self._submit(key, each)
+            self._submit(each)
 
     def _remove(self, key: _Key, gone: list[_Early]) -> None:
         self._waiting[key] = [each for each in self._waiting[key] if each not in gone]

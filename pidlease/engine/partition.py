@@ -462,8 +462,16 @@ class Partition:
             LINES.write(_log, "warning", "a duplicate by its sequence numbers has other bytes",
                         (self.name, pid), pid=pid, batch=batch,
                         partition=str(self.name))  # fmt: skip
-        if kind is not Kind.DUPLICATE:
-            self._log_refusal(pid, rules, batch, verdict)
+        if kind is Kind.GAP:
+            refuse = partial(self._refuse_now, rules, pending, verdict)
+            if pending.waits(verdict.expected, refuse):
+                return  # a gap counts when a client gets it
+        self._refuse_now(rules, pending, verdict)
+
+    def _refuse_now(self, rules: Rules, pending: Pending, verdict: Verdict) -> None:
+        """Log, count and complete a batch that is not admitted."""
+        if verdict.kind is not Kind.DUPLICATE:
+            self._log_refusal(pending.pid, rules, pending.batch, verdict)
         self._reject(pending, rules.policy, refusal_of(verdict))
 
     def _log_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:

@@ -8,7 +8,7 @@ import structlog
 from typing_extensions import override
 
 from pidlease.core.state import Batch
-from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, Outcome, Status
+from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, GapWait, Outcome, Status
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.ports import Forwarded, NewBatch
 
@@ -55,6 +55,15 @@ class Pending(NewBatch):
         """Take the outcome: once, on the event loop, perhaps before `produce` has returned."""
         raise NotImplementedError
 
+    def waits(self, expected: int, refuse: Callable[[], None]) -> bool:  # noqa: ARG002
+        """Return whether it waits at a sequence gap, and gets no outcome yet.
+
+        Parameters:
+            expected: the sequence number that would be admitted.
+            refuse: ends the wait: it refuses the batch for the gap.
+        """
+        return False
+
     def appended(self, offset: int) -> None:
         """Take the outcome of a batch that is in the log.
 
@@ -78,7 +87,7 @@ class Submitted(Pending):
     """Calls a function with its outcome.
 
     Parameters:
-        done: called with the outcome.
+        done: called with the outcome; if it is a `GapWait`, the batch may wait at a gap.
     """
 
     __slots__ = ("done",)
@@ -97,6 +106,11 @@ class Submitted(Pending):
     @override
     def complete(self, outcome: Outcome) -> None:
         self.done(outcome)
+
+    @override
+    def waits(self, expected: int, refuse: Callable[[], None]) -> bool:
+        done = self.done
+        return isinstance(done, GapWait) and done.waits(expected, refuse)
 
 
 class Watched(Pending):

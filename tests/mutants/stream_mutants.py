@@ -202,8 +202,8 @@ STREAMS: Final = (
     Mutant(
         "an append that waits is never submitted again",
         "pidlease/engine/early_appends.py",
-        "            self._submit(key, each)\n",
-        "            self._give_up(key, each)\n",
+        "            self._submit(each)\n",
+        "            self._give_up(each)\n",
         (_ORDER,),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
 
@@ -28,6 +29,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PidleaseServer]
 Append = Callable[[int, str], int]
 
 
+class _Gaps(NamedTuple):
+    """The gaps that operators see: counted as appends over HTTP and Kafka, listed, and logged."""
+
+    http: float
+    kafka: float
+    listed: int
+    logged: int
+
+
+def _gaps(server: PidleaseServer) -> _Gaps:
+    by_http, by_kafka = (
+        server.metric("pidlease_batches_judged_total", outcome="gap", door=door)
+        for door in ("http", "kafka")
+    )
+    _, found = ask(server, "GET", "/v1/refusals?kind=gap&limit=500")
+    logged = (server.directory / "pidlease.log").read_text().count("a batch was refused: gap")
+    return _Gaps(by_http, by_kafka, len(found["refusals"]), logged)
+
+
 @pytest.fixture(params=["topic", "stream"])
 def append(request: pytest.FixtureRequest, server: PidleaseServer) -> Append:
     """Appends a request of a producer by its number and its id; returns the status."""
@@ -45,7 +65,7 @@ def test_requests_in_any_order_are_stored_in_order(
     server: PidleaseServer, append: Append, request: pytest.FixtureRequest
 ) -> None:
     name = request.node.name
-    before = len(_stored(server, request))
+    before, gaps = len(_stored(server, request)), _gaps(server)
     with ThreadPoolExecutor(20) as threads:
         waiting = []
         for seq in reversed(range(20)):
@@ -55,24 +75,31 @@ def test_requests_in_any_order_are_stored_in_order(
     assert _stored(server, request)[before:] == "".join(f"{seq}," for seq in range(20))
     assert append(7, name) in (200, 204)
     assert _stored(server, request)[before:] == "".join(f"{seq}," for seq in range(20))
+    assert _gaps(server) == gaps, "no client got a refusal"
 
 
-def test_a_gap_that_stays_is_refused(append: Append) -> None:
+def test_a_gap_that_stays_is_refused(server: PidleaseServer, append: Append) -> None:
+    before = _gaps(server)
     began = time.monotonic()
     assert append(1, "alone") == 409
     # Timers of uvloop may be some ms early.
     assert time.monotonic() - began > _WAIT_MS / 1000 * 0.9
+    gaps = _gaps(server)
+    assert gaps[:3] == (before.http + 1, before.kafka, before.listed + 1)
     assert append(0, "alone") == 200
     assert append(1, "alone") == 200
 
 
-def test_so_many_wait_and_no_more(append: Append) -> None:
+def test_so_many_wait_and_no_more(server: PidleaseServer, append: Append) -> None:
+    before = _gaps(server)
     with ThreadPoolExecutor(EARLY_MAX + 1) as threads:
         seqs = range(1, EARLY_MAX + 2)
         waiting = [threads.submit(append, seq, "many") for seq in seqs]
         refused = sum(each.result() == 409 for each in waiting)
     assert refused == EARLY_MAX + 1
     assert append(0, "many") == 200
+    gaps = _gaps(server)
+    assert gaps[:3] == (before.http + refused, before.kafka, before.listed + refused)
 
 
 def _stored(server: PidleaseServer, request: pytest.FixtureRequest) -> str:
