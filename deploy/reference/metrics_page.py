@@ -33,8 +33,8 @@ _SECTIONS: Final = (
     _Section(
         "Validation and the log", "pidlease_batches_judged",
         "`outcome` is `appended`, `duplicate`, `gap`, `overlap`, `fenced`, `malformed`, `unknown`, `failed`, `stopped`,"
-        " `no_lease`, `forbidden`, `session_ended`, `refused` or `not_owner`. `policy` is `none` for a batch without a"
-        " PID. `topic` is `(others)` for topics beyond the first 200. Pushed batches were validated and sent to the"
+        " `no_lease`, `forbidden`, `session_ended`, `refused`, `not_owner` or `key_reused`. `policy` is `none` for a"
+        " batch without a PID. `topic` is `(others)` for topics beyond the first 200. Pushed batches were validated and sent to the"
         " log, persisted ones were acknowledged by it: pushed = persisted + failed + in flight. With Kafka as the log,"
         " the metrics of reads stay at 0: Kafka counts them.",
     ),

@@ -35,6 +35,11 @@ def is_key_name(name: str) -> bool:
     return name.startswith(KEY_MARK)
 
 
+def key_of_name(name: str) -> str:
+    """Return the key of a producer id as people know it; of a key of 256 bytes: its SHA-256."""
+    return name.lstrip(KEY_MARK)
+
+
 def name_of_key(key: str) -> str:
     """Return the producer id of a key.
 

@@ -23,7 +23,8 @@ class Status(enum.Enum):
     table is full; try again later. FORBIDDEN: the topic does not allow batches of this policy.
     SESSION_ENDED: the producer had an error on this connection, so none of its later batches is
     validated there. REFUSED: Kafka did not append it, for a reason of its own. NOT_OWNER: another
-    server writes to this partition now.
+    server writes to this partition now. KEY_REUSED: another request with its idempotency key is in
+    the log.
     """
 
     APPENDED = "appended"
@@ -40,6 +41,7 @@ class Status(enum.Enum):
     SESSION_ENDED = "session ended"
     REFUSED = "refused"
     NOT_OWNER = "not owner"
+    KEY_REUSED = "key reused"
 
     #: By identity, as members are compared: `Enum.__hash__` calls Python, for each batch's counts.
     __hash__ = object.__hash__
@@ -96,6 +98,20 @@ STATUS_OF: Final = {
     Kind.MALFORMED: Status.MALFORMED,
     Kind.UNKNOWN: Status.UNKNOWN,
 }
+
+_KEY_REUSED: Final = Outcome(
+    Status.KEY_REUSED,
+    reason="the key was used for a request with another body; use a new key for each request",
+)
+
+
+def refusal_of_key(verdict: Verdict) -> Outcome:
+    """Return the outcome of a batch with an idempotency key that is not admitted."""
+    kind = verdict.kind
+    # The same request is always a duplicate with the offset of the original (`idempotency_keys`).
+    if kind is Kind.OVERLAP or (kind is Kind.DUPLICATE and verdict.offset < 0):
+        return _KEY_REUSED
+    return refusal_of(verdict)
 
 
 def refusal_of(verdict: Verdict) -> Outcome:

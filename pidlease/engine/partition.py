@@ -13,13 +13,20 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pidlease.core.idempotency_keys import is_of_key
 from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
 from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch, ProducerState
 from pidlease.core.topic_policy import TopicPolicy
-from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Outcome, Status, refusal_of
+from pidlease.engine.append_outcome import (
+    UNKNOWN_OUTCOME,
+    Outcome,
+    Status,
+    refusal_of,
+    refusal_of_key,
+)
 from pidlease.engine.appenders.block_lookup import BlockLookup
 from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
@@ -470,9 +477,15 @@ class Partition:
 
     def _refuse_now(self, rules: Rules, pending: Pending, verdict: Verdict) -> None:
         """Log, count and complete a batch that is not admitted."""
-        if verdict.kind is not Kind.DUPLICATE:
+        outcome = refusal_of_key(verdict) if is_of_key(pending.pid) else refusal_of(verdict)
+        if outcome.status is Status.KEY_REUSED:
+            self._events.warn(
+                "a batch was refused: key reused", topic=self.name.topic,
+                partition=self.name.partition, reason=outcome.reason,
+            )  # fmt: skip
+        elif outcome.status is not Status.DUPLICATE:
             self._log_refusal(pending.pid, rules, pending.batch, verdict)
-        self._reject(pending, rules.policy, refusal_of(verdict))
+        self._reject(pending, rules.policy, outcome)
 
     def _log_refusal(self, pid: int, rules: Rules, batch: Batch, verdict: Verdict) -> None:
         self._events.warn(

@@ -159,6 +159,10 @@ class EventRow(Message):
     kind: str = Field(description="the outcome of a batch; or leased, granted, released, ended")
     pid: int = Field(description="0 or below: none; the producer may have its own id, the name")
     name: str
+    idempotency_key: str = Field(
+        default="",
+        description="of the request, or its SHA-256 if it has 256 bytes; empty: it has none",
+    )
     topic: str = Field(description="empty: it concerns no partition")
     partition: int | None
     generation: int | None

@@ -257,7 +257,7 @@ def _refusals(rows: list[EventRow]) -> Table:
     table = _texts("last refusals", "time (UTC)", "kind", "producer", "partition", "details")
     for row in rows:
         at = datetime.fromtimestamp(row.at_ms / 1000, UTC).strftime("%H:%M:%S")
-        named = row.name or (str(row.pid) if row.pid > 0 else "")
+        named = row.name or row.idempotency_key or (str(row.pid) if row.pid > 0 else "")
         where = f"{row.topic}-{row.partition}" if row.topic else ""
         texts = (row.kind, named, where, _details(row))
         table.add_row(at, *(Text(printable(each)) for each in texts))

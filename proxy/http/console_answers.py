@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from pidlease import __version__
+from pidlease.core.idempotency_keys import is_key_name, key_of_name
 from pidlease.core.lease import NO_PID
 from pidlease.core.pid import policy_of
 from pidlease.core.state import UNKNOWN_CRC
@@ -369,13 +370,14 @@ def page_of_events(
 
 
 def _event_row(engine: Engine, event: Event) -> EventRow:
+    is_key = is_key_name(event.name)
     # A stand-in PID means nothing outside of this process: the producer has its own id.
-    own_id = event.name if engine.names.find(event.name) == event.pid else ""
-    return EventRow(
+    stands_in = is_key or engine.names.find(event.name) == event.pid
+    row = EventRow(
         number=event.number,
         at_ms=event.at_ms,
         kind=_kind(event),
-        pid=NO_PID if own_id else event.pid,
+        pid=NO_PID if stands_in else event.pid,
         name=event.name or engine.naming.names.get(event.pid, ""),
         topic=event.topic,
         partition=_known(event.partition),
@@ -387,6 +389,13 @@ def _event_row(engine: Engine, event: Event) -> EventRow:
         former=_known(event.former),
         reason=event.reason,
     )
+    return row.model_copy(update=_of_key(event.name)) if is_key else row
+
+
+def _of_key(name: str) -> dict[str, object]:
+    """Return how the event of a key differs: its numbers mean nothing to people."""
+    numbers = "generation", "first_sequence", "last_sequence", "expected", "known_generation"
+    return {"name": "", "idempotency_key": key_of_name(name), **dict.fromkeys(numbers)}
 
 
 def _known(number: int) -> int | None:

@@ -275,10 +275,8 @@ def appended(outcome: Outcome, identity: Identity | None, partition: int | None 
 def _refused_key(outcome: Outcome) -> Response | None:
     """Return the refusal of an append with an idempotency key; None: it is not one of its own."""
     status = outcome.status
-    # The same request is always a duplicate with the offset of the original (`idempotency_keys`).
-    if status is Status.OVERLAP or (status is Status.DUPLICATE and outcome.offset < 0):
-        text = "the key was used for a request with another body; use a new key for each request"
-        return refusal(Problem.IDEMPOTENCY_KEY_REUSED, text, IDEMPOTENCY_KEY)
+    if status is Status.KEY_REUSED:
+        return refusal(Problem.IDEMPOTENCY_KEY_REUSED, outcome.reason, IDEMPOTENCY_KEY)
     if status is Status.NO_LEASE:
         text = "as many keys are in use as --idempotency-keys-max allows; try again when some have"
         return refusal(Problem.IDEMPOTENCY_KEYS_FULL, f"{text} ended", IDEMPOTENCY_KEY)

@@ -75,6 +75,11 @@ ACTIONS: Final[dict[str, Action]] = {
         "Another server writes to this partition now. Clients find it by themselves.",
         "operate/alerts/#writer-lost",
     ),
+    Status.KEY_REUSED.value: Action(
+        "The Idempotency-Key was used for another request; this one is not stored. Use a new"
+        " key for each request.",
+        "produce/http/#by-idempotency-key",
+    ),
     NO_PID: Action(
         "No PID could be leased: the lease table is full, or no block of PIDs came in time.",
         _LEASES,

@@ -24,4 +24,6 @@ CODES: Final = {
     # Only where the outcome has no code of Kafka's: that is returned instead.
     Status.REFUSED: ErrorCode.not_enough_replicas,
     Status.NOT_OWNER: ErrorCode.not_leader_or_follower,
+    # Only over HTTP: Kafka's clients have no keys.
+    Status.KEY_REUSED: ErrorCode.out_of_order_sequence_number,
 }

@@ -15,8 +15,9 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.http import console_answers
 from proxy.http.console_answers import Broker, ConsoleSources
 from proxy.http.refusal_actions import ACTIONS, docs_base, runbook_of
-from tests.http_api.appending import path_of, producer, values
+from tests.http_api.appending import RAW, path_of, producer, values
 from tests.http_api.serving import Http, http
+from tests.http_api.test_idempotency_key import OTHERS
 from tests.kafka_listener.harness import Wanted
 
 _SHORT: Final = Wanted(engine=EngineConfig(lease_ms=60_000, ring_capacity=5))
@@ -281,6 +282,31 @@ async def test_refusals_in_groups(tmp_path: Path) -> None:
         rest = await got(door, "/v1/refusals", kind="gap", before=only["next"])
         assert [each["first_sequence"] for each in rest["refusals"]] == [5]
         assert (await got(door, "/v1/refusals", topic="other"))["groups"] == []
+
+
+async def test_a_reused_key_is_a_refusal(tmp_path: Path) -> None:
+    """Once an overlap, or a duplicate, of a producer with the mark of keys before its name."""
+    async with http(tmp_path) as door:
+        await topic(door)
+        keyed = {**RAW, "idempotency-key": "order-1"}
+        statuses = [
+            (await door.client.post(path_of(), content=each, headers=keyed)).status_code
+            for each in (b"a", b"a", *OTHERS)  # their digests are below and above
+        ]
+        assert statuses == [200, 200, *[422] * len(OTHERS)]
+        found = await got(door, "/v1/refusals")
+        outcomes = (await got(door, "/v1/outcomes"))["outcomes"]
+    (group,) = found["groups"]
+    assert (group["kind"], group["count"]) == ("key_reused", len(OTHERS))
+    assert "new key for each request" in group["action"]
+    for row in found["refusals"]:
+        assert (row["pid"], row["name"], row["idempotency_key"]) == (-1, "", "order-1")
+        assert "another body" in row["reason"]
+        numbers = "generation", "first_sequence", "last_sequence", "expected", "known_generation"
+        assert {row[each] for each in numbers} == {None}
+    assert {row["outcome"]: row["batches"] for row in outcomes} == {
+        "appended": 1, "duplicate": 1, "key_reused": len(OTHERS),
+    }  # fmt: skip
 
 
 async def test_refused_leases_are_refusals(tmp_path: Path) -> None:

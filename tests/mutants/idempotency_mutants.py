@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _KEYS: Final = "pidlease/core/idempotency_keys.py"
 _IN_FLIGHT: Final = "pidlease/engine/keys_in_flight.py"
-_RESPONSES: Final = "proxy/http/record_responses.py"
+_OUTCOMES: Final = "pidlease/engine/append_outcome.py"
 _TESTS: Final = "tests/http_api/test_idempotency_key.py"
 _OTHER: Final = f"{_TESTS}::test_another_body_is_refused"
 _ADDED: Final = f"{_TESTS}::test_a_key_is_known_after_partitions_were_added"
@@ -36,9 +36,9 @@ IDEMPOTENCY: Final = (
     ),
     Mutant(
         "another body with a smaller digest counts as a duplicate",
-        _RESPONSES,
-        "    if status is Status.OVERLAP or (status is Status.DUPLICATE and outcome.offset < 0):\n",
-        "    if status is Status.OVERLAP:\n",
+        _OUTCOMES,
+        "    if kind is Kind.OVERLAP or (kind is Kind.DUPLICATE and verdict.offset < 0):\n",
+        "    if kind is Kind.OVERLAP:\n",
         (_OTHER,),
     ),
     Mutant(

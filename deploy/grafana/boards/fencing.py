@@ -37,7 +37,9 @@ def _ours(name: str) -> Query:
     return Query(rate(metrics.CLIENT[name], "instance", variable="client"), "{{instance}} " + name)
 
 
-_REFUSED: Final = "overlap|malformed|unknown|no_lease|forbidden|session_ended|refused|not_owner"
+_REFUSED: Final = (
+    "overlap|malformed|unknown|no_lease|forbidden|session_ended|refused|not_owner|key_reused"
+)
 _DUPLICATES: Final = f"({_outcome('duplicate', 'topic')}) / ({rate(metrics.JUDGED, 'topic')})"
 
 _FENCED: Final = Row("Fenced producers", (
@@ -75,7 +77,8 @@ _GAPS: Final = Row("Sequence gaps and duplicates", (
     graph(
         "Refused for other reasons",
         "None. forbidden: the topic does not allow this policy; no_lease: the lease table is full;"
-        " not_owner: another server writes; malformed, overlap: a client with wrong numbers.",
+        " not_owner: another server writes; malformed, overlap: a client with wrong numbers;"
+        " key_reused: one Idempotency-Key for two requests.",
         BATCHES,
         Query(rate(metrics.JUDGED, "outcome", "topic", match=(f'outcome=~"{_REFUSED}"',)),
               "{{outcome}} {{topic}}"),

@@ -191,6 +191,7 @@ const KINDS = {
 function eventText(event) {
   const parts = [];
   if (event.topic) parts.push(`on ${event.topic}-${event.partition}`);
+  if (event.idempotency_key) parts.push(`Idempotency-Key ${event.idempotency_key}`);
   if (event.generation != null) parts.push(`generation ${event.generation}`);
   if (event.first_sequence != null) {
     parts.push(`sequence ${event.first_sequence} to ${event.last_sequence}`);

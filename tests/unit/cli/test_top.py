@@ -67,6 +67,9 @@ def answers() -> dict[str, Any]:
         generation=0, first_sequence=9, last_sequence=9, expected=7, known_generation=None,
         former=None, reason=_EVIL,
     )  # fmt: skip
+    reused = event.model_copy(
+        update={"kind": "key_reused", "name": "", "idempotency_key": "order-1", "expected": None}
+    )
     group = RefusalGroup(
         kind="gap", count=2, first_ms=0, last_ms=0, action="Send it again.", runbook=""
     )
@@ -101,7 +104,7 @@ def answers() -> dict[str, Any]:
         "outcomes": outcomes(),
         "history": history(),
         "leases": leases,
-        "refusals": RefusalsAnswer(groups=[group], refusals=[event], next=None),
+        "refusals": RefusalsAnswer(groups=[group], refusals=[event, reused], next=None),
         "partitions": PartitionStatesAnswer(partitions=[stopped], next=None),
     }
     return {name: each.model_dump() for name, each in messages.items()}
@@ -135,8 +138,9 @@ def test_one_page() -> None:
     assert result.exit_code == 0, result.stderr
     for text in (
         "9.9.9", "5,000 records", "12.5 ms", "3 with 12 partitions", "4 of 10 slots", "orders-1",
-        "the disk is full", "Send it again.", "orders-3", "expected 7", "http://k:8080", "1,024",
-        "beta", "does not answer", "3 partitions have no owner", "silent", "12,345", "678", "91 s",
+        "the disk is full", "Send it again.", "orders-3", "expected 7", "order-1", "http://k:8080",
+        "1,024", "beta", "does not answer", "3 partitions have no owner", "silent", "12,345", "678",
+        "91 s",
     ):  # fmt: skip
         assert text in result.stdout, text
     assert "130" in result.stdout, "records a second, in the last sample"
