@@ -17,6 +17,7 @@ from pidlease.http_api.problems import Problem
 from proxy.http.direct_appends import Handlers, is_foreign, serve_directly
 from proxy.http.errors import refusal
 from proxy.http.lease_routes import LEASES_PATH, LeaseRoutes
+from proxy.http.record_responses import BodyAtStopError
 from proxy.http.request_batch import CONTENT_LENGTH, CONTENT_TYPE, append_headers, media_type
 from proxy.http.request_memory import IDLE_SECONDS, first_again
 
@@ -49,6 +50,10 @@ class DirectLeases:
         except TimeoutError:
             text = f"the body did not arrive within {IDLE_SECONDS:g} s"
             await refusal(Problem.BODY_TOO_SLOW, text, "body")(scope, receive, send)
+            return
+        except asyncio.CancelledError:
+            stopping = BodyAtStopError()
+            await refusal(stopping.problem, str(stopping))(scope, receive, send)
             return
         wanted = _wanted(message)
         if wanted is None:

@@ -128,6 +128,15 @@ class NoRoomError(RefusedError):
     problem = Problem.OVERLOADED
 
 
+class BodyAtStopError(RefusedError):
+    """The server stops, and waits no longer for the body."""
+
+    problem = Problem.NOT_READY
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping, and the body has not arrived; try again")
+
+
 class UnreadableError(Exception):
     """A batch of the log cannot be read as records.
 

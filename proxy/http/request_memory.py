@@ -11,7 +11,12 @@ from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
 
 from pidlease.core.byte_budget import ByteBudget
-from proxy.http.record_responses import BodyTooLongError, BodyTooSlowError, NoRoomError
+from proxy.http.record_responses import (
+    BodyAtStopError,
+    BodyTooLongError,
+    BodyTooSlowError,
+    NoRoomError,
+)
 
 #: The memory of a request beside its body: headers, task, futures.
 _REQUEST_BYTES: Final = 8 << 10
@@ -89,6 +94,7 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
         BodyTooLongError: the body is longer.
         BodyTooSlowError: no part of the body arrived in time, or all do not.
         NoRoomError: not enough memory is free.
+        BodyAtStopError: the server stops.
         ClientDisconnect: the client disconnected.
     """
     text = f"the body is longer than {limit} bytes; send less at once"
@@ -107,6 +113,8 @@ async def read_body(receive: Receive, announced: bytes, limit: int, held: HeldBy
             raise BodyTooSlowError(
                 f"nothing came for {IDLE_SECONDS:g} s, or too little in {_BODY_SECONDS:g} s"
             ) from None
+        except asyncio.CancelledError:
+            raise BodyAtStopError from None  # nothing else cancels a request
         if message["type"] != "http.request":
             raise ClientDisconnect
         part = message.get("body", b"")

@@ -145,15 +145,23 @@ async def door(
 
 @asynccontextmanager
 async def listening(
-    app: Starlette, limit: ConnectionLimit | None = None, tls: ssl.SSLContext | None = None
+    app: Starlette,
+    limit: ConnectionLimit | None = None,
+    tls: ssl.SSLContext | None = None,
+    stop_seconds: int | None = None,
 ) -> AsyncIterator[int]:
-    """The port of a real HTTP server in front of a door; it serves small appends at once."""
+    """The port of a real HTTP server in front of a door; it serves small appends at once.
+
+    Parameters:
+        stop_seconds: how long its stop waits for requests; None: until they are done.
+    """
     # With its protocol said, or asyncio does not know it for TCP, and waits to fill packets.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # What a client does not take is to stay with us, not in a buffer that the system makes large.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 << 10)
     listener.bind((LOOPBACK, 0))
-    config = http_config(app, immediate=getattr(app.state, "immediate", None), limit=limit)
+    immediate = getattr(app.state, "immediate", None)
+    config = http_config(app, stop_seconds, immediate, limit)
     config.load()
     config.ssl = tls
     running = HttpServer(config, [listener])

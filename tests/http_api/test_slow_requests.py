@@ -1,6 +1,7 @@
 """Requests that do not arrive: each connection ends, with a response where there is a request."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -99,6 +100,38 @@ async def test_a_body_that_does_not_arrive(
         answer = await asyncio.wait_for(reader.readuntil(b"}"), WAIT_S)
         assert statuses(answer) == [408]
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "size"),
+    [
+        (path_of(), 100),
+        ("/v1/topics/t/records", 100),
+        ("/v1/stream/s", 100),
+        (_BATCH, 1_000_000),
+        (_LEASE, 100),
+        (_LEASE, 100_000),
+    ],
+)
+async def test_a_body_that_has_not_arrived_when_the_server_stops(
+    path: str, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with door(tmp_path) as here:
+        async with listening(here.app, stop_seconds=0) as port:
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            head = _HEAD.replace("Host: x", "Host: x\r\nExpect: 100-continue")
+            writer.write(head.format(path, size).encode())
+            begun = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+            assert statuses(begun) == [100]
+            writer.write(b"x" * (size - 1))
+        answer = await asyncio.wait_for(reader.read(), WAIT_S)
+        writer.close()
+    assert statuses(answer) == [503]
+    fields, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in fields
+    assert b"retry-after: 1" in fields
+    assert json.loads(body)["code"] == "not_ready"
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 @pytest.mark.parametrize("path", [_BATCH, path_of()])
