@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pidlease.core.byte_budget import ByteBudget
 from proxy.http.errors import refusal
 from proxy.http.forwarding_headers import MEMBER_PATHS
-from proxy.http.record_responses import RefusedError
+from proxy.http.record_responses import RefusedError, incomplete_body
 from proxy.http.request_memory import HeldBytes, first_again, read_body
 
 #: The memory for all these bodies together, and as much for those by which active servers stay
@@ -62,6 +62,7 @@ class BodyLimit:
                 await refusal(error.problem, str(error), error.field)(scope, receive, send)
                 return
             except ClientDisconnect:
+                await incomplete_body()(scope, receive, send)
                 return
 
             async def sent(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with six corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with seven corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
@@ -11,13 +11,17 @@
 - uvicorn accepts any number of connections. Here they have a limit.
 - uvicorn keeps all requests that arrive ahead of their turn, and reads on after each response. Here
   few of them are parsed at a time, and no more is read while there are some.
+- uvicorn closes a connection as soon as its client has ended its side. Here the requests that have
+  arrived whole get their responses first. A read that waits for records ends at once, for a client
+  that closes its connection looks the same until something is sent. A connection with TLS is
+  closed.
 
 Small appends do without uvicorn's task for each request: they are submitted when their bodies have
 arrived, also those that follow others that were, and their responses go in the order of requests.
 """
 
 from asyncio import AbstractEventLoop, Task, TimerHandle, Transport, current_task
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +33,7 @@ from httptools import (
     HttpRequestParser,
 )
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -105,6 +109,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         #: What has arrived and is not parsed: too many requests wait.
         self._unparsed: memoryview | bytes = b""
+        #: Whether the client has ended its side of the connection.
+        self._is_half_closed = False
         #: The request that is answered next.
         self._served: RequestResponseCycle | None = None
         #: The request that is being received; None: its head is not complete.
@@ -178,6 +184,30 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self._take_parts(rest)
         self.flow.resume_reading()
+        if self._has_ended():
+            self._end()
+
+    @override
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Note that the client sends no more; True: it still gets responses."""
+        if self.scheme == "https":
+            return False  # TLS connections are closed anyway, and True is logged as a mistake
+        self._is_half_closed = True
+        if self._has_ended():
+            self._end()
+        return not self.transport.is_closing()
+
+    def _has_ended(self) -> bool:
+        """Whether all that the client has sent is parsed, and no more comes."""
+        return self._is_half_closed and not self._unparsed
+
+    def _end(self) -> None:
+        """Close the connection once all its requests have their responses."""
+        self._start_arriving()
+        if self._refusal is None:  # it closes the connection
+            super().shutdown()
+        if self._served is not None:
+            self._served.message_event.set()  # it may wait for more of its body, or for the end
 
     def _take(self, data: memoryview | bytes) -> None:
         """Parse what has arrived, if nothing before it was refused."""
@@ -328,7 +358,31 @@ class HttpProtocol(HttpToolsProtocol):
         elif not cycle.more_body and self._submit(cycle):
             self._submit_next()
         else:
-            super()._start_asgi_task(cycle, app)
+            self._start_task(cycle, app)
+
+    def _start_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, partial(self._call, cycle, app))
+
+    def _call(
+        self, cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send
+    ) -> Awaitable[None]:
+        """Call an application; once the client has ended its side, receiving says so.
+
+        A response is still sent then. The client may have closed the connection.
+        """
+        is_whole = False  # whether the application has the body
+
+        async def received() -> Message:
+            nonlocal is_whole
+            if not self._has_ended() or not (is_whole or cycle.more_body):
+                message = await receive()
+                if not self._has_ended() or not (is_whole or cycle.more_body):
+                    is_whole = not message.get("more_body", False)
+                    return message
+            return {"type": "http.disconnect"}
+
+        found: Awaitable[None] = app(scope, received, send)
+        return found
 
     def _start_arriving(self) -> None:
         """Serve the request that is arriving, if there is one."""
@@ -338,7 +392,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._arriving is not None:
             (cycle, app), self._arriving = self._arriving, None
             if cycle.more_body or not self._submit(cycle):
-                super()._start_asgi_task(cycle, app)
+                self._start_task(cycle, app)
 
     def _submit(self, cycle: RequestResponseCycle) -> bool:
         """Submit a request that has arrived whole; False: a task must serve it, in its turn."""

@@ -14,8 +14,8 @@ _NEVER_SENT: Final = ("HTTPValidationError", "ValidationError")
 _ALWAYS: Final = (Problem.INTERNAL_ERROR, Problem.NOT_READY)
 #: The problems of routes with a JSON body.
 JSON_BODY: Final = (
-    Problem.INVALID_REQUEST, Problem.INVALID_JSON, Problem.BODY_TOO_LARGE, Problem.BODY_TOO_SLOW,
-    Problem.OVERLOADED,
+    Problem.INVALID_REQUEST, Problem.INVALID_JSON, Problem.INCOMPLETE_BODY,
+    Problem.BODY_TOO_LARGE, Problem.BODY_TOO_SLOW, Problem.OVERLOADED,
 )  # fmt: skip
 
 Responses = dict[int | str, dict[str, Any]]

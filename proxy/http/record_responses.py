@@ -294,6 +294,11 @@ def _refused_key(outcome: Outcome) -> Response | None:
     return None
 
 
+def incomplete_body() -> JSONResponse:
+    """Return the response to a body that is cut off; a client that has closed does not get it."""
+    return refusal(Problem.INCOMPLETE_BODY, "the body ended too early", "body")
+
+
 def add_record_handlers(app: FastAPI) -> None:
     """Give the errors of these routes the common form."""
 
@@ -307,9 +312,8 @@ def add_record_handlers(app: FastAPI) -> None:
         return refusal(Problem.IDEMPOTENCY_KEY_IN_USE, str(error), IDEMPOTENCY_KEY, headers=headers)
 
     @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001
-        # It is not received: the client has gone.
-        return refusal(Problem.INCOMPLETE_BODY, "the body ended too early", "body")
+    async def cut(_: Request, error: ClientDisconnect) -> JSONResponse:  # noqa: ARG001
+        return incomplete_body()
 
     @app.exception_handler(OffsetRangeError)
     async def outside(_: Request, error: OffsetRangeError) -> JSONResponse:
