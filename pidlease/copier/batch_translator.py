@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.default_records import DefaultRecordBatch
 
@@ -19,6 +18,7 @@ from pidlease.copier.copied_batch import (
 )
 from pidlease.copier.errors import CopyError
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.records.batch_records import UndecodableError, decoded
 from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
     CODEC_BITS,
@@ -185,11 +185,11 @@ class BatchTranslator:
         offsets: list[int] = []
         for header, _, content in found:
             try:
-                for record in DefaultRecordBatch(bytes(content)):
+                for record in decoded(header, content):
                     if record.offset >= self.position:
                         offsets.append(record.offset)
                         writer.add(record.timestamp, record.key, record.value, record.headers)
-            except (CorruptRecordException, ValueError, RuntimeError) as error:
+            except (UndecodableError, ValueError, RuntimeError) as error:
                 raise self._unreadable(header, error) from None
         if offsets:
             size = sum(len(each.batch) for each in found)
@@ -214,7 +214,7 @@ class BatchTranslator:
         """
         try:
             return unpacked(header, batch)
-        except (ValueError, RuntimeError) as error:
+        except ValueError as error:
             raise self._unreadable(header, error) from None
 
     def _unreadable(self, header: BatchHeader, error: Exception) -> CopyError:

@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch
-
 from pidlease.copier.batch_translator import BatchTranslator
 from pidlease.copier.cluster_pair import ClusterConnection, both_sides, connect
 from pidlease.copier.cluster_reader import ClusterReader, FetchedChunk
@@ -19,6 +16,7 @@ from pidlease.copier.settings import CopySettings
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.codec.fetch import READ_COMMITTED
+from pidlease.kafka.records.batch_records import UndecodableError, decoded
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,
@@ -275,7 +273,7 @@ async def placed(
 def _records(name: str, chunk: FetchedChunk) -> Iterator[PlacedRecord]:
     for header, batch in BatchTranslator(name, 0).committed(chunk):
         try:
-            for place, record in enumerate(DefaultRecordBatch(bytes(batch))):
+            for place, record in enumerate(decoded(header, batch)):
                 kept, sent = [], None
                 for key, value in record.headers:
                     if key == HEADER_NAME:
@@ -284,5 +282,5 @@ def _records(name: str, chunk: FetchedChunk) -> Iterator[PlacedRecord]:
                         kept.append((key, value))
                 row = RecordContent(record.timestamp, record.key, record.value, tuple(kept))
                 yield PlacedRecord(record.offset, row, sent, not place)
-        except (CorruptRecordException, IdentityError, ValueError, RuntimeError) as error:
+        except (UndecodableError, IdentityError) as error:
             raise CopyError(f"{name}: offset {header.base_offset}: {error!r}") from None

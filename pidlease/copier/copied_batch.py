@@ -189,9 +189,19 @@ class RecordWriter:
 
 
 def unpacked(header: BatchHeader, batch: Buffer) -> Buffer:
-    """Return a batch's records, decompressed."""
+    """Return a batch's records, decompressed.
+
+    Raises:
+        ValueError: the codec cannot decompress them.
+    """
     records = memoryview(batch)[HEADER_BYTES:]
-    return _DECODERS[header.codec](bytes(records)) if header.is_compressed else records
+    if not header.is_compressed:
+        return records
+    try:
+        content: Buffer = _DECODERS[header.codec](bytes(records))
+    except Exception as error:  # noqa: BLE001 - each codec has errors of its own
+        raise ValueError(f"the records are no {header.codec}: {error}") from None
+    return content
 
 
 def with_identity(header: BatchHeader, records: Buffer) -> CopiedRecords | None:

@@ -8,9 +8,6 @@ records it has, and the next PID continues after them.
 import logging
 from typing import Final, NamedTuple
 
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch
-
 from pidlease.copier.cluster_reader import MADE_ANEW, ClusterReader, is_other_topic
 from pidlease.copier.copy_checkpoint import CopyCheckpoint, read_checkpoint
 from pidlease.copier.copy_start import CopyStart
@@ -21,6 +18,7 @@ from pidlease.core.lease import Lease
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.codec.fetch import READ_COMMITTED
+from pidlease.kafka.records.batch_records import UndecodableError, decoded
 from pidlease.kafka.records.identity_header import (
     HEADER_NAME,
     Identity,
@@ -259,11 +257,11 @@ def _identities(place: TopicPartition, header: BatchHeader, batch: memoryview) -
         check_intact(header, batch)
         return [
             decode_identity(value or b"")
-            for record in DefaultRecordBatch(bytes(batch))
+            for record in decoded(header, batch)
             for key, value in record.headers
             if key == HEADER_NAME
         ]
-    except (CorruptBatchError, CorruptRecordException, IdentityError, RuntimeError) as error:
+    except (CorruptBatchError, UndecodableError, IdentityError) as error:
         raise CopyError(
             f"{place.topic}-{place.partition} of the destination cannot be read at"
             f" {header.base_offset}: {error!r}"

@@ -15,11 +15,13 @@ from pidlease.copier.copied_batch import CopiedBatch, RecordWriter
 from pidlease.copier.errors import CopyError
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.kafka.records.record_batch import (
+    ATTRIBUTES_AT,
     CODEC_BITS,
     check_from_client,
     check_intact,
     read_header,
 )
+from pidlease.kafka.records.record_batch import CODECS as RECORD_CODECS
 from tests.copier.logs import Record, batch_of, marker, with_crc
 
 PID = 1 << 48 | 7
@@ -252,4 +254,14 @@ def test_a_first_record_that_is_none_ends_the_copy() -> None:
     source = bytearray(batch_of(0, 0, [Record(0, 0, None, b"v" * 9000, [])]))
     source[61] = 3
     with pytest.raises(CopyError, match="its records cannot be read"):
+        list(BatchTranslator("t-0", 0).batches(FetchedChunk(with_crc(source), [], 1)))
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+@pytest.mark.parametrize("size", [30, 9000], ids=["joined", "whole"])
+def test_records_that_no_codec_reads_end_the_copy(codec: str, size: int) -> None:
+    """The header names a codec that did not write them."""
+    source = bytearray(batch_of(0, 0, [Record(0, 0, None, b"v" * size, [])]))
+    source[ATTRIBUTES_AT + 1] |= RECORD_CODECS.index(codec)
+    with pytest.raises(CopyError, match="t-0, offset 0: its records cannot be read"):
         list(BatchTranslator("t-0", 0).batches(FetchedChunk(with_crc(source), [], 1)))

@@ -13,7 +13,8 @@ from pidlease.core.pid import Policy, make_pid
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST
 from pidlease.kafka.records.identity_header import Identity, encode_identity
-from tests.copier.logs import Record, batch_of
+from pidlease.kafka.records.record_batch import ATTRIBUTES_AT
+from tests.copier.logs import Record, batch_of, with_crc
 
 PLACE, THERE = TopicPartition("t", 0), TopicPartition("t.copy", 0)
 
@@ -99,3 +100,11 @@ async def test_the_end_is_no_beginning() -> None:
     )  # fmt: skip
     with pytest.raises(CopyError, match="it is unknown where a copy with --start latest began"):
         await compare_all(settings)
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+async def test_records_that_no_codec_reads_end_the_comparison(codec: int) -> None:
+    data = bytearray(batch_of(0, 0, [Record(0, 0, None, b"v", [])]))
+    data[ATTRIBUTES_AT + 1] |= codec
+    with pytest.raises(CopyError, match=r"t-0 of a side: offset 0: .*there are no 1 records"):
+        await compared(Log(0, 1, with_crc(data)), copy())

@@ -16,6 +16,7 @@ from proxy.http.record_responses import UnreadableError
 from proxy.http.streams import stream_pages
 from proxy.http.streams.single_values import Leading, leading_values
 from tests.crash.seeds import new_random
+from tests.kafka_listener.batches import changed
 
 _SIZES: Final = (0, 1, 40, 63, 64, 65, 127, 128, 1000, 8000, 8191, 8192, 8200, 20_000)
 _Headers = list[tuple[str, bytes | None]]
@@ -119,3 +120,18 @@ def test_a_damaged_value_is_left_to_the_decoder() -> None:
     assert leading_values(bytes(made), 0, 9, 99, is_json=False).position == 0
     with pytest.raises(UnreadableError):
         stream_pages.read_of(bytes(made), 0, 9, 99, is_json=False)
+
+
+@pytest.mark.parametrize(("records", "following"), [(1, 2), (5, 6)])
+def test_no_value_is_returned_of_a_batch_with_another_number_of_records(
+    records: int, following: int
+) -> None:
+    data = _batch(0, [b"first"], []) + changed(
+        _batch(1, [b"a", b"b"], []), records=records, last_offset_delta=records - 1
+    )
+    found = stream_pages.read_of(data, 0, 9, 1000, is_json=False).found
+    assert (found.values, found.next_offset) == ([b"first"], 1)
+    for bytes_max in (1, 1000):
+        with pytest.raises(UnreadableError) as refused:
+            stream_pages.read_of(data, 1, 9, bytes_max, is_json=False)
+        assert (refused.value.offset, refused.value.next_offset) == (1, following)

@@ -1,7 +1,7 @@
 """Decodes the records of batches; decompresses them up to a limit."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -30,6 +30,8 @@ _PADDING: Final = bytes(32)
 #: The most to decode on the event loop: it takes a millisecond.
 _INLINE_BYTES: Final = 32 << 10
 _INLINE_RECORDS: Final = 100
+#: The most records that are decoded once and kept.
+_KEPT_RECORDS: Final = 1000
 
 _ATTRIBUTES: Final = struct.Struct(">h")
 _LENGTH: Final = struct.Struct(">i")
@@ -51,23 +53,52 @@ def batches_in(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
         at += header.size
 
 
-def records_in(header: BatchHeader, batch: memoryview) -> Iterator[Any]:
-    """Yield all records of a batch from `batches_in`; none of a control batch.
+def records_in(header: BatchHeader, batch: memoryview) -> Iterable[Any]:
+    """Return all records of a batch from `batches_in`; none of a control batch.
+
+    All are decoded before the first is returned: of a damaged batch there are none.
 
     Raises:
         UndecodableError: the batch is damaged.
     """
     if header.is_control:
-        return
+        return ()
     try:
         check_intact(header, batch)
-        yield from DefaultRecordBatch(_unpacked(header, batch) if header.is_compressed else batch)
+        plain = _unpacked(header, batch) if header.is_compressed else batch
+        if header.records <= _KEPT_RECORDS:
+            return list(DefaultRecordBatch(plain))
+        # A batch may have millions of records, too many to keep. A loop in Python lets other
+        # threads run meanwhile.
+        for _ in DefaultRecordBatch(plain):
+            pass
     except UndecodableError:
         raise
     except (CorruptBatchError, IdentityError) as error:
         raise UndecodableError(str(error)) from None
     except Exception as error:  # noqa: BLE001 - the producer wrote anything
-        raise UndecodableError(f"there are no {header.records} records ({error!r})") from None
+        raise _not_as_many(header, error) from None
+    decoder: Iterable[Any] = DefaultRecordBatch(plain)
+    return decoder
+
+
+def decoded(header: BatchHeader, batch: Buffer) -> Iterator[Any]:
+    """Yield the records of an intact batch, of any size without compression.
+
+    Raises:
+        UndecodableError: they cannot be decoded, or their number is not that of the header. Some
+            may have been returned.
+    """
+    padded = bytearray(batch)
+    padded += _PADDING
+    try:
+        yield from DefaultRecordBatch(memoryview(padded)[: len(batch)])
+    except Exception as error:  # noqa: BLE001 - the producer wrote anything
+        raise _not_as_many(header, error) from None
+
+
+def _not_as_many(header: BatchHeader, error: Exception) -> UndecodableError:
+    return UndecodableError(f"there are no {header.records} records ({error!r})")
 
 
 def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
