@@ -4,29 +4,32 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import typer
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition
 
+from pidlease.core.topic_partition import TopicPartition as CheckedPartition
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.client_login import CommandConfig, command_security
-from proxy.cli.console import cannot_run, refused, stderr
+from proxy.cli.console import cannot_run, printable, refused, stderr
 from proxy.cli.kafka_topics import (
     SERVERS,
     KafkaListener,
     ServersOption,
     check_reachable,
+    connected_cluster,
     kafka_unreachable,
     partitions_of,
 )
 from proxy.cli.stop_signals import stopped_by_signals
 from proxy.cli.text_records import json_line, text_line
+from proxy.cli.unreadable_batch import UnreadableBatch, find_unreadable
 
 _POLL_MS: Final = 200
 #: Polls without a record after which the command checks that the server is there.
@@ -97,8 +100,10 @@ def consume(  # noqa: PLR0913 - an option each
 
     At SIGINT and SIGTERM, and if the reader of its output closes the pipe, the command ends with 0.
 
+    A batch that is damaged, or that its producer wrote wrongly, ends the command after the records before it. The error names its offset, and the options that continue after it.
+
     Exit codes:
-    1: there is no such topic or offset
+    1: there is no such topic or offset, or a batch cannot be read
     2: the server was not reached
     """  # noqa: E501 - a paragraph is one line in the help
     if reason := illegal_name(topic):
@@ -165,26 +170,135 @@ async def _print(
         starts = ends
     for place, start in starts.items():
         consumer.seek(place, start)
-    out = sys.stdout.buffer
-    left = request.records_max
-    polls, problem = 0, ""
-    # One after the other is checked off, so that a thousand partitions cost nothing.
-    open_places = {place for place in places if starts[place] < ends[place]}
-    while left != 0 and (open_places or not request.exit_at_end):
-        most = _RECORDS_AT_ONCE if left is None else min(left, _RECORDS_AT_ONCE)
-        found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=most)
-        polls = 0 if found else polls + 1
-        if polls == _POLLS_PER_CHECK:
-            polls, before = 0, problem
-            problem = await check_reachable(server)
-            if problem and not before:
-                stderr().print(f"pidlease: {problem}; trying again", style="yellow", markup=False)
-        count = _write(out, request, found, ends)
-        left = None if left is None else left - count
-        if request.exit_at_end:
-            open_places = {
-                place for place in open_places if await consumer.position(place) < ends[place]
-            }
+    await _Printer(server, consumer, request, starts, ends).run()
+
+
+class _Printer:
+    """Prints the records of some partitions.
+
+    Parameters:
+        consumer: has the partitions, and their positions.
+        starts: the offset of each partition to begin at.
+        ends: the offset after the last record of each, now.
+    """
+
+    def __init__(
+        self,
+        server: KafkaListener,
+        consumer: AIOKafkaConsumer,
+        request: _Request,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        self._server: Final = server
+        self._consumer: Final = consumer
+        self._request: Final = request
+        self._ends: Final = ends
+        self._out: Final = sys.stdout.buffer
+        self._left = request.records_max
+        #: The offset after the last printed record of each partition.
+        self._printed: Final = dict(starts)
+        # One after the other is checked off, so that a thousand partitions cost nothing.
+        self._open: Final = {place for place, end in ends.items() if starts[place] < end}
+
+    async def run(self) -> None:
+        """Print until the end, or until there is an error."""
+        polls, problem = 0, ""
+        while self._left != 0 and (self._open or not self._request.exit_at_end):
+            try:
+                found = await self._consumer.getmany(
+                    timeout_ms=_POLL_MS, max_records=self._records_at_once
+                )
+            except Exception as error:  # noqa: BLE001 - each codec has errors of its own
+                await self._after_unreadable(error)
+                continue
+            polls = 0 if found else polls + 1
+            if polls == _POLLS_PER_CHECK:
+                polls, before = 0, problem
+                problem = await check_reachable(self._server)
+                if problem and not before:
+                    text = f"pidlease: {problem}; trying again"
+                    stderr().print(text, style="yellow", markup=False)
+            self._write(found)
+            await self._check_off()
+
+    @property
+    def _records_at_once(self) -> int:
+        return _RECORDS_AT_ONCE if self._left is None else min(self._left, _RECORDS_AT_ONCE)
+
+    async def _check_off(self) -> None:
+        if self._request.exit_at_end:
+            for place in list(self._open):
+                if await self._consumer.position(place) >= self._ends[place]:
+                    self._open.discard(place)
+
+    def _write(self, found: Mapping[TopicPartition, list[Any]]) -> None:
+        """Print records; those after the end are not wanted."""
+        count = 0
+        for place, records in found.items():
+            for record in records:
+                if not self._request.exit_at_end or record.offset < self._ends[place]:
+                    self._out.write(self._request.line(record))
+                    count += 1
+            self._printed[place] = records[-1].offset + 1
+        if count:
+            self._out.flush()
+        if self._left is not None:
+            self._left -= count
+
+    # ------------------------------------------------------------------ unreadable batches
+
+    async def _after_unreadable(self, error: Exception) -> None:
+        """Print the records before a batch that cannot be read, and end the command.
+
+        The client drops the records before it, those of other partitions, too.
+
+        Parameters:
+            error: of the client.
+        """
+        if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
+            raise error
+        found = await self._unreadable()
+        if found is None:
+            raise refused(f"{self._request.topic}: a batch cannot be read: {error}") from None
+        for place, offset in self._printed.items():
+            self._consumer.seek(place, offset)
+        place = TopicPartition(found.place.topic, found.place.partition)
+        await self._print_before(place, found.first_offset)
+        if self._left == 0:
+            return
+        if self._request.exit_at_end and found.first_offset >= self._ends[place]:
+            self._open.discard(place)
+            self._consumer.pause(place)
+            return
+        raise refused(
+            f"{place.topic}-{place.partition}, offset {found.first_offset}: the batch up to offset"
+            f" {found.next_offset - 1} is damaged, or was written wrongly; continue with"
+            f" --partition {place.partition} --offset {found.next_offset}"
+            f" ({printable(found.reason)})"
+        ) from None
+
+    async def _unreadable(self) -> UnreadableBatch | None:
+        positions = {
+            CheckedPartition(*place): offset
+            for place, offset in self._printed.items()
+            if (self._consumer.highwater(place) or 0) > offset
+        }
+        async with connected_cluster(self._server) as cluster:
+            return await find_unreadable(cluster, positions)
+
+    async def _print_before(self, place: TopicPartition, offset: int) -> None:
+        """Print the records of a partition before an offset, one by one: the next one fails."""
+        polls = 0
+        while self._left != 0 and self._printed[place] < offset and polls < _POLLS_PER_CHECK:
+            try:
+                found = await self._consumer.getmany(place, timeout_ms=_POLL_MS, max_records=1)
+            except Exception:  # noqa: BLE001 - the unreadable batch
+                return
+            if any(record.offset >= offset for records in found.values() for record in records):
+                return
+            polls = 0 if found else polls + 1
+            self._write(found)
 
 
 async def _places(server: KafkaListener, request: _Request) -> list[TopicPartition]:
@@ -195,30 +309,3 @@ async def _places(server: KafkaListener, request: _Request) -> list[TopicPartiti
         if number not in existing:
             raise refused(f"topic {request.topic} has {len(existing)} partitions, and no {number}")
     return [TopicPartition(request.topic, number) for number in numbers]
-
-
-def _write(
-    out: BinaryIO,
-    request: _Request,
-    found: dict[TopicPartition, list[Any]],
-    ends: dict[TopicPartition, int],
-) -> int:
-    """Print records; return how many."""
-    count = 0
-    for record in _wanted(request, found, ends):
-        out.write(request.line(record))
-        count += 1
-    if count:
-        out.flush()
-    return count
-
-
-def _wanted(
-    request: _Request,
-    found: dict[TopicPartition, list[Any]],
-    ends: dict[TopicPartition, int],
-) -> Iterator[Any]:
-    for place, records in found.items():
-        for record in records:
-            if not request.exit_at_end or record.offset < ends[place]:
-                yield record

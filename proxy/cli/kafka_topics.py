@@ -19,7 +19,8 @@ from proxy.cli.client_login import LOGIN_HINT, CommandSecurity
 from proxy.cli.console import cannot_run, refused
 
 __all__ = ["BY_DEFAULT", "SERVERS", "KafkaListener", "ServersOption", "add_partitions",
-           "create_topic", "delete_topic", "kafka_unreachable", "partitions_of"]  # fmt: skip
+           "connected_cluster", "create_topic", "delete_topic", "kafka_unreachable",
+           "partitions_of"]  # fmt: skip
 
 #: The default address of a server's Kafka listener.
 SERVERS: Final = "127.0.0.1:9092"
@@ -74,7 +75,7 @@ def kafka_unreachable(servers: str, reason: Exception) -> typer.Exit:
 
 async def partitions_of(server: KafkaListener, topic: str) -> list[int]:
     """Return a topic's partitions, without creating it; end the command if there is no topic."""
-    async with _cluster(server) as cluster:
+    async with connected_cluster(server) as cluster:
         try:
             found = (await cluster.look_up([topic])).topics.get(topic)
         except UpstreamError as error:
@@ -106,7 +107,7 @@ async def _change(
     server: KafkaListener, topic: str, change: Callable[[Cluster], Awaitable[None]]
 ) -> None:
     """Send a change to the cluster; end the command if it fails."""
-    async with _cluster(server) as cluster:
+    async with connected_cluster(server) as cluster:
         try:
             await change(cluster)
         except RefusedChangeError as error:
@@ -119,7 +120,7 @@ async def _change(
 
 
 @asynccontextmanager
-async def _cluster(server: KafkaListener) -> AsyncIterator[Cluster]:
+async def connected_cluster(server: KafkaListener) -> AsyncIterator[Cluster]:
     """Connect to the cluster; end the command if it cannot be reached."""
     try:
         config = _config(server)

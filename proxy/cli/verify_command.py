@@ -31,6 +31,8 @@ def verify(
 
     If retention has removed the log's beginning, a producer's first batch may have any sequence number. The producer of a lease that has ended may be missing from a snapshot. After damage, the check continues at the next intact batch, without the earlier history. A directory that was written with `judging=off` is not sound. For topics with `pidlease.deduplication=off`, a note counts the batches that are repeated or out of order.
 
+    A batch is checked by its header and its CRC. Of its records only the first is read, and only where it names the producer (policies strict, monotonic and epoch). So records that a broken client wrote wrongly, such as another number of records than the header says, are no finding; readers get an error there.
+
     Memory grows with the number of producers, not with the log. The report lists 10,000 findings, and counts all.
 
     --json prints one object: `data_dir`, `sound`, `clean_stop`, `totals`, `findings` (`kind`, `file`, `position`, `offset`, `message`; -1: none) and `notes` (`file`, `message`). The kinds are `damaged`, `unreadable`, `missing`, `stray`, `hole`, `repeated`, `duplicate`, `gap`, `overlap`, `fencing`, `malformed`, `index`, `snapshot` and `sequence`.

@@ -1,5 +1,6 @@
 """`pidlease produce` and `pidlease consume` against a real server."""
 
+import asyncio
 import json
 import os
 import signal
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
+from tests.kafka_listener.batches import batch, changed
+from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +102,48 @@ def test_where_to_begin_and_end(server: PidleaseServer) -> None:
     missing = run(server, "consume", "missing")
     assert (missing.exit_code, missing.stderr) == (1, "pidlease: there is no topic missing\n")
     assert "missing" not in run(server, "topics", "list").stdout, "it is not created"
+
+
+_GOOD = batch([b"good"] * 2)
+_PLAIN = batch([b"x"] * 2)
+_DAMAGED = {
+    "not compressed": changed(_PLAIN, attributes=1),
+    "no records": changed(_PLAIN[:HEADER_BYTES] + b"\xff" * 20, batch_length=HEADER_BYTES + 8),
+    "fewer records": changed(_PLAIN, records=5, last_offset_delta=4),
+    "more records": changed(_PLAIN, records=1, last_offset_delta=0),
+}
+
+
+async def stored(server: PidleaseServer, topic: str, *batches: bytes) -> None:
+    """Have batches in partition 1 of a new topic."""
+    async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
+        await client.create(topic, partitions=3)
+        for each in batches:
+            assert (await client.produce(topic, each, partition=1)).code == 0
+
+
+@pytest.mark.parametrize("what", _DAMAGED)
+def test_a_batch_that_cannot_be_read(server: PidleaseServer, what: str) -> None:
+    topic = what.replace(" ", "-")
+    damaged = _DAMAGED[what]
+    following = 4 + read_header(damaged).records
+    asyncio.run(stored(server, topic, _GOOD, _GOOD, damaged, _GOOD))
+    assert run(server, "produce", topic, "--partition", "0", stdin=b"other\n").exit_code == 0
+    words = ("consume", topic, "--from-beginning", "--exit-at-end")
+    found = run(server, *words, "--partition", "1")
+    assert (found.exit_code, found.stdout) == (1, "good\n" * 4)
+    assert found.stderr.count("\n") == 1
+    assert f"{topic}-1, offset 4: the batch up to offset {following - 1} is damaged" in found.stderr
+    assert f"continue with --partition 1 --offset {following} (" in found.stderr
+    after = run(server, "consume", topic, "--exit-at-end", "--partition", "1",
+                "--offset", str(following))  # fmt: skip
+    assert (after.exit_code, after.stdout) == (0, "good\n" * 2)
+    both = run(server, *words)
+    assert both.exit_code == 1
+    assert both.stderr == found.stderr
+    assert both.stdout.splitlines().count("good") == 4
+    some = run(server, *words, "--partition", "1", "--max", "4")
+    assert (some.exit_code, some.stdout, some.stderr) == (0, "good\n" * 4, "")
 
 
 def test_it_follows_until_it_is_stopped(server: PidleaseServer) -> None:
