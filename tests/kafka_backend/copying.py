@@ -89,7 +89,10 @@ class Copier:
             # anew, and send_offsets_to_transaction would hang for good (librdkafka #5511, #5456).
             "metadata.recovery.strategy": "none",
         }  # fmt: skip
-        self._producer = Producer({**quick, "transactional.id": name})
+        # Kafka fences who has a transaction for longer. On a busy machine a call of one minute may
+        # take that long while servers are restarted.
+        longer = {"transaction.timeout.ms": 600_000}
+        self._producer = Producer({**quick, **longer, "transactional.id": name})
         self._consumer = Consumer({
             **quick, "group.id": name, "enable.auto.commit": False, "auto.offset.reset": "earliest",
             "isolation.level": "read_committed", "session.timeout.ms": 10_000,
