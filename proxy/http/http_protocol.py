@@ -1,7 +1,9 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with seven corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with eight corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
+- httptools accepts a head without `Host`, or with two, and any transfer coding. Here such a request
+  is refused (RFC 9112, sections 3.2 and 6.1).
 - httptools drops the body of a request that offers another protocol, as the first request of Java's
   client offers HTTP/2. Here the offer is ignored (RFC 9110, section 7.8).
 - uvicorn waits for a request, for the rest of its head, or for the rest of a body that it has
@@ -71,11 +73,18 @@ _BODY_SECONDS: Final = 0.02
 _TLS_END_SECONDS: Final = 0.5
 #: A longer body that comes in parts is read by a task, which counts its memory as it arrives.
 _BODY_BYTES_MAX: Final = 8 << 10
+#: The transfer codings that a request may have.
+_CODINGS: Final[tuple[list[bytes], ...]] = ([], [b"chunked"])
 _TOO_MANY: Final[Any] = refusal(
     Problem.OVERLOADED, "there are too many connections; try again", headers={"Connection": "close"}
 )
 
 _log = structlog.get_logger(__name__)
+
+
+def _refuse(detail: str, field: str) -> Response:
+    """Return an application that refuses a request, and closes its connection."""
+    return refusal(Problem.INVALID_REQUEST, detail, field, headers={"Connection": "close"})
 
 
 class _Flow(FlowControl):
@@ -345,6 +354,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._served = cycle
         if self._port is not None and not self._port.began(self):
             super()._start_asgi_task(cycle, _TOO_MANY)
+        elif app is not self.config.loaded_app:  # it is refused
+            super()._start_asgi_task(cycle, app)
         elif cycle in self._submitted:
             self._send_soon()
         elif (
@@ -360,11 +371,12 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._start_task(cycle, app)
 
-    def _start_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        super()._start_asgi_task(cycle, partial(self._call, cycle, app))
+    def _start_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:
+        called: Any = partial(self._call, cycle, app)
+        super()._start_asgi_task(cycle, called)
 
     def _call(
-        self, cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send
+        self, cycle: RequestResponseCycle, app: ASGIApp, scope: Scope, receive: Receive, send: Send
     ) -> Awaitable[None]:
         """Call an application; once the client has ended its side, receiving says so.
 
@@ -381,8 +393,7 @@ class HttpProtocol(HttpToolsProtocol):
                     return message
             return {"type": "http.disconnect"}
 
-        found: Awaitable[None] = app(scope, received, send)
-        return found
+        return app(scope, received, send)
 
     def _start_arriving(self) -> None:
         """Serve the request that is arriving, if there is one."""
@@ -414,10 +425,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self._served not in self._submitted:
             return
         while len(self._submitted) <= min(len(self.pipeline), _SUBMITTED_MAX):
-            cycle, _ = self.pipeline[-len(self._submitted)]
+            cycle, app = self.pipeline[-len(self._submitted)]
             if cycle.more_body or cycle is self._waiting:
                 return
-            if not self._submit(cycle):
+            if app is not self.config.loaded_app or not self._submit(cycle):
                 self._waiting = cycle
 
     def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
@@ -476,10 +487,28 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._head_timer is not None:  # most have none: the head came at once
             self._end_head_timer()
-        before = self.cycle
+        before, app = self.cycle, self.app
+        refusing: Any = self._refusing()
+        self.app = app if refusing is None else refusing
         super().on_headers_complete()
+        self.app = app
         if self.cycle is not before:
             self._received = self.cycle
+
+    def _refusing(self) -> Response | None:
+        """Return an application that refuses the head that has arrived; None: it is valid."""
+        hosts = 0
+        codings: list[bytes] = []
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"transfer-encoding":
+                codings.append(value.lower())
+        if codings not in _CODINGS:
+            return _refuse("the only transfer coding is chunked", "Transfer-Encoding")
+        if hosts != 1 and self.parser.get_http_version() != "1.0":
+            return _refuse("each request has one Host", "Host")
+        return None
 
     @override
     def on_body(self, body: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import re
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from pidlease.http_api.problems import MEDIA_TYPE
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.http_api.appending import OFFERS, RAW, door, listening, path_of, post, producer
 from tests.servers.waiting import WAIT_S
@@ -85,9 +87,9 @@ async def test_responses_come_in_the_order_of_the_requests(tmp_path: Path) -> No
 
 async def test_few_requests_are_kept_ahead_of_their_turn(tmp_path: Path) -> None:
     """Once 2.5 MB of short requests took 218 MB, without a login, and more as long as they came."""
-    request, count = b"GET /x HTTP/1.1\r\n\r\n", 5000
+    request, count = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n", 5000
     async with door(tmp_path) as here, listening(here.app) as port:
-        last = b"GET /x HTTP/1.1\r\nconnection: close\r\n\r\n"
+        last = b"GET /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
         exchanging = asyncio.create_task(exchange(port, request * count + last))
         most = 0
         while not exchanging.done():
@@ -117,3 +119,49 @@ async def test_connect_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as here, listening(here.app) as port:
         connect = b"CONNECT other:443 HTTP/1.1\r\nhost: other:443\r\n\r\n"
         assert statuses(await exchange(port, post(b"a") + connect + post(b"b"))) == [200, 400]
+
+
+_CHUNK: Final = b"1\r\nx\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (_CHUNKED.replace(b": chunked", b": gzip, chunked") + _CHUNK, "Transfer-Encoding"),
+        (
+            _CHUNKED.replace(b"transfer", b"transfer-encoding: br\r\ntransfer") + _CHUNK,
+            "Transfer-Encoding",
+        ),
+        (b"GET /v1/topics HTTP/1.1\r\n\r\n", "Host"),
+        (post(b"x").replace(b"host: x\r\n", b""), "Host"),
+        (post(b"x", "host: y"), "Host"),
+        (OFFERS.replace(b"host: x\r\n", b""), "Host"),
+    ],
+    ids=["two codings", "two lines", "no host", "an append without host", "two hosts", "an offer"],
+)
+async def test_an_invalid_head_is_refused_in_its_turn(
+    tmp_path: Path, before: int, request_: bytes, field: str
+) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        answer = await exchange(port, post(b"before") * before + request_ + post(b"after"))
+        assert statuses(answer) == [200] * before + [400]
+        head, _, body = answer.rpartition(b"\r\n\r\n")
+        assert f"content-type: {MEDIA_TYPE}".encode() in head
+        problem = json.loads(body)
+        assert (problem["code"], problem["field"]) == ("invalid_request", field)
+        found = [each.value for each in (await here.records()).records]
+        assert found == [b"before"] * before
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /v1/topics HTTP/1.0\r\n\r\n",
+        _CHUNKED.replace(b": chunked", b": Chunked\r\nconnection: close") + _CHUNK,
+    ],
+    ids=["a probe by HTTP/1.0", "a coding in other letters"],
+)
+async def test_a_valid_head_in_another_form(tmp_path: Path, request_: bytes) -> None:
+    async with door(tmp_path) as here, listening(here.app) as port:
+        assert statuses(await exchange(port, request_)) == [200]
