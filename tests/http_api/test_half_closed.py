@@ -1,4 +1,4 @@
-"""Clients that end their side of a connection: what arrived whole has its response, then it ends."""
+"""Clients that end their side of a connection: requests that arrived whole have responses."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def _make_stream(here: Door) -> None:
     assert (await here.client.put(_STREAM, headers=_TEXT)).status_code == 201
 
 
-async def _values(here: Door) -> list[bytes]:
+async def _values(here: Door) -> list[str | bytes | None]:
     return [each.value for each in (await here.records()).records]
 
 

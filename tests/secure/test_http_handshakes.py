@@ -1,7 +1,10 @@
 """TLS handshakes at the HTTP listener: bounded in time and number, and logged."""
 
 import asyncio
+import logging
+import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,3 +85,27 @@ async def test_silent_clients_count_as_connections(pki: Pki) -> None:
         for _, writer in silent:
             writer.close()
         await until(lambda: limit.open == 0)
+
+
+async def test_a_client_that_ends_tls_has_its_connection_closed(
+    pki: Pki, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also with a request in progress; nothing is logged."""
+    caplog.set_level(logging.WARNING)
+    limit = ConnectionLimit(10)
+
+    def end_tls(sent: bytes) -> None:
+        with (
+            socket.create_connection((LOOPBACK, port), WAIT_S) as connection,
+            pki.context().wrap_socket(connection, server_hostname="localhost") as client,
+        ):
+            client.sendall(sent)
+            with suppress(OSError):  # a response may be on its way
+                client.unwrap()
+
+    async with listening(_app(), limit, _context(pki)) as port:
+        for sent in (_REQUEST, _REQUEST[:-1], _REQUEST * 2, b""):
+            await asyncio.to_thread(end_tls, sent)
+            async with asyncio.timeout(WAIT_S):
+                await until(lambda: not limit.open)
+    assert not caplog.records
