@@ -20,6 +20,10 @@ _HOLD_UP: Final = (
 _PIPELINED: Final = (
     "tests/http_api/test_pipelined_requests.py::test_a_malformed_request_is_refused_in_its_turn"
 )
+_INVALID_HEADS: Final = (
+    "tests/http_api/test_pipelined_requests.py::test_an_invalid_head_is_refused_in_its_turn"
+)
+_HALF_CLOSED: Final = "tests/http_api/test_half_closed.py"
 _GATES: Final = "tests/unit/engine/test_stream_gate.py"
 _ORDER: Final = "tests/streams/test_reordering.py::test_requests_in_any_order_are_stored_in_order"
 
@@ -191,6 +195,34 @@ STREAMS: Final = (
         "        if not self.pipeline and (served in",
         "        if received is None or (served in",
         (_PIPELINED,),
+    ),
+    Mutant(
+        "a half-closed connection is closed without its responses",
+        "proxy/http/http_protocol.py",
+        "        return not self.transport.is_closing()\n",
+        "        return False\n",
+        (_HALF_CLOSED,),
+    ),
+    Mutant(
+        "a read waits on for a half-closed connection",
+        "proxy/http/http_protocol.py",
+        "            self._served.message_event.set()",
+        "            pass",
+        (_HALF_CLOSED,),
+    ),
+    Mutant(
+        "an append with an invalid head is submitted after others",
+        "proxy/http/http_protocol.py",
+        "            if app is not self.config.loaded_app or not self._submit(cycle):\n",
+        "            if not self._submit(cycle):\n",
+        (_INVALID_HEADS,),
+    ),
+    Mutant(
+        "a body that has not arrived at a stop fails with a traceback",
+        "proxy/http/request_memory.py",
+        "            raise BodyAtStopError from None",
+        "            raise",
+        ("tests/http_api/test_slow_requests.py",),
     ),
     Mutant(
         "hardly any appends of a connection are submitted together",
