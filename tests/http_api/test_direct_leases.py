@@ -137,8 +137,9 @@ async def test_types_of_bodies(
 ) -> None:
     async with door(tmp_path) as here:
         headers = [("content-type", kind) for kind in kinds]
-        found, *_ = await _post(here, _body(), *headers)
+        found, _, answer = await _post(here, _body(), *headers)
         assert (found, framework_calls["lease"]) == (status, int(status == 200 and not direct))
+        assert ("Content-Type: application/json" in str(answer)) == (status == 400)
 
 
 async def test_a_body_of_unknown_length(tmp_path: Path, framework_calls: Counter[str]) -> None:
