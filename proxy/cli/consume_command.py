@@ -259,6 +259,8 @@ class _Printer:
         if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordException):
             raise error
         found = await self._unreadable()
+        if found is None and self._pause_complete():
+            return
         if found is None:
             raise refused(f"{self._request.topic}: a batch cannot be read: {error}") from None
         for place, offset in self._printed.items():
@@ -278,11 +280,25 @@ class _Printer:
             f" ({printable(found.reason)})"
         ) from None
 
+    def _pause_complete(self) -> bool:
+        """Read no more of the partitions that are printed to their end; False: none was read.
+
+        A batch that came after the end may be unreadable, and is not wanted.
+        """
+        complete: set[Any] = set()
+        if self._request.exit_at_end:
+            complete = self._consumer.assignment() - self._open - self._consumer.paused()
+        self._consumer.pause(*complete)
+        for place in self._open if complete else ():
+            self._consumer.seek(place, self._printed[place])
+        return bool(complete)
+
     async def _unreadable(self) -> UnreadableBatch | None:
+        wanted = self._open if self._request.exit_at_end else self._printed.keys()
         positions = {
-            CheckedPartition(*place): offset
-            for place, offset in self._printed.items()
-            if (self._consumer.highwater(place) or 0) > offset
+            CheckedPartition(*place): self._printed[place]
+            for place in wanted
+            if (self._consumer.highwater(place) or 0) > self._printed[place]
         }
         async with connected_cluster(self._server) as cluster:
             return await find_unreadable(cluster, positions)

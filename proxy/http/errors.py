@@ -186,7 +186,7 @@ def add_handlers(app: FastAPI) -> None:
         field = ".".join(str(each)[:_SHOWN] for each in first["loc"][1:]) or str(first["loc"][0])
         if first["type"] == "json_invalid":
             return refusal(Problem.INVALID_JSON, "the body is no JSON", "body")
-        is_text = field == "body" and isinstance(first.get("input"), bytes | str)
+        is_text = field == "body" and isinstance(first.get("input"), bytes)
         text = _OF_TEXT if is_text else first["msg"]
         return refusal(Problem.INVALID_REQUEST, f"{field}: {text}", field)
 

@@ -52,6 +52,7 @@ from proxy.http.connection_limit import ConnectionLimit, PortConnections
 from proxy.http.errors import refusal
 from proxy.http.forwarding_headers import is_of_member
 from proxy.http.immediate_appends import ImmediateAppends
+from proxy.http.request_batch import plain_value
 
 #: The key of a client's certificate in the state of a request's scope.
 PEER_CERTIFICATE: Final = "peer_certificate"
@@ -503,7 +504,7 @@ class HttpProtocol(HttpToolsProtocol):
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding":
-                codings.append(value.lower())
+                codings.append(plain_value(value).lower())
         if codings not in _CODINGS:
             return _refuse("the only transfer coding is chunked", "Transfer-Encoding")
         if hosts != 1 and self.parser.get_http_version() != "1.0":

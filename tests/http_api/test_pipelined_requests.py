@@ -159,8 +159,9 @@ async def test_an_invalid_head_is_refused_in_its_turn(
     [
         b"GET /v1/topics HTTP/1.0\r\n\r\n",
         _CHUNKED.replace(b": chunked", b": Chunked\r\nconnection: close") + _CHUNK,
+        _CHUNKED.replace(b": chunked", b": chunked \r\nconnection: close") + _CHUNK,
     ],
-    ids=["a probe by HTTP/1.0", "a coding in other letters"],
+    ids=["a probe by HTTP/1.0", "a coding in other letters", "a blank after the coding"],
 )
 async def test_a_valid_head_in_another_form(tmp_path: Path, request_: bytes) -> None:
     async with door(tmp_path) as here, listening(here.app) as port:

@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition
 from typer.testing import CliRunner, Result
 
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from proxy.__main__ import cli
+from proxy.cli.client_login import command_security
+from proxy.cli.consume_command import _Printer, _Request
+from proxy.cli.kafka_topics import KafkaListener
 from tests.kafka_listener.batches import batch, changed
 from tests.kafka_listener.client import WireClient
 from tests.servers.pidlease import PidleaseServer
+from tests.servers.waiting import WAIT_S
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -144,6 +151,34 @@ def test_a_batch_that_cannot_be_read(server: PidleaseServer, what: str) -> None:
     assert both.stdout.splitlines().count("good") == 4
     some = run(server, *words, "--partition", "1", "--max", "4")
     assert (some.exit_code, some.stdout, some.stderr) == (0, "good\n" * 4, "")
+
+
+async def test_what_came_after_the_end_hides_no_batch_that_cannot_be_read(
+    server: PidleaseServer,
+) -> None:
+    """Once the command found the one after the end again and again."""
+    topic = "two-damaged"
+    async with await WireClient.connect(LOOPBACK, server.kafka_port) as client:
+        await client.create(topic, partitions=2)
+        damaged = _DAMAGED["no records"]
+        for partition, data in ((0, damaged), (1, _GOOD), (1, damaged)):
+            assert (await client.produce(topic, data, partition=partition)).code == 0
+    places = [TopicPartition(topic, number) for number in range(2)]
+    request = _Request(topic, None, True, None, None, True, False, None, False)
+    consumer = AIOKafkaConsumer(bootstrap_servers=server.bootstrap, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        consumer.assign(places)
+        starts = dict.fromkeys(places, 0)
+        for place in places:
+            consumer.seek(place, 0)
+        listener = KafkaListener(server.bootstrap, command_security(None))
+        ends = dict(zip(places, (0, 4), strict=True))
+        printer = _Printer(listener, consumer, request, starts, ends)
+        with pytest.raises(typer.Exit):
+            await asyncio.wait_for(printer.run(), WAIT_S)
+    finally:
+        await consumer.stop()
 
 
 def test_it_follows_until_it_is_stopped(server: PidleaseServer) -> None:

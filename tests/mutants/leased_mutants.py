@@ -142,8 +142,8 @@ LEASED: Final = (
     Mutant(
         "PIDs go on from a block that is older than a topic made again",
         "pidlease/engine/topics/topic_table.py",
-        "            self._leases.blocks.retire(topic.made_again_ms)\n",
-        "            pass\n",
+        "                blocks.retire(topic.made_again_ms)\n",
+        "                pass\n",
         ("tests/unit/engine/test_named_leases.py",),
     ),
     Mutant(
