@@ -7,11 +7,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
 from pidlease.observability.repeated_lines import LINES
+from tests.property.profile import PROFILE
 from tests.unit_scheduling import UnitScheduling, rank
+
+# Its limit of 0.2 s for an example would fail on a busy machine.
+settings.load_profile(PROFILE)
 
 
 def pytest_configure(config: pytest.Config) -> None:

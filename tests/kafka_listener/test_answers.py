@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_response_schema
 from kio.serial import entity_writer
@@ -27,9 +27,7 @@ from proxy.kafka.forwarded.topic_changes import TOPIC_CHANGES
 from tests.crash.seeds import new_random
 from tests.kafka_listener.messages import build
 from tests.kafka_listener.test_entities import _values
-from tests.property.profile import PROFILE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import examples
 
 
 def _versions(key: int) -> list[int]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
@@ -33,9 +33,7 @@ from tests.kafka_listener.group_requests import (
     joining,
 )
 from tests.kafka_listener.messages import FETCH, METADATA, PRODUCE, encode_request
-from tests.property.profile import PROFILE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import examples
 
 _RANGES: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, "int64": 2**63}
 #: ApiVersions is answered without a look at the body; the other ones are read by hand.

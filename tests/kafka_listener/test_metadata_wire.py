@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -30,9 +30,7 @@ from pidlease.kafka.codec.metadata import (
 from pidlease.kafka.codec.primitives import MalformedError, write_array
 from proxy.kafka.served_versions import SERVED_VERSIONS
 from tests.kafka_listener.messages import METADATA, build, encode_request
-from tests.property.profile import PROFILE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import examples
 
 _VERSIONS: Final = range(SERVED_VERSIONS[METADATA][0], SERVED_VERSIONS[METADATA][1] + 1)
 _HEADER_BYTES: Final = 10  # with an empty client id

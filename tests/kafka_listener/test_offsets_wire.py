@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
@@ -17,9 +17,7 @@ from pidlease.storage.offsets.journal_records import CommittedOffset
 from tests.kafka_listener.group_requests import OFFSET_COMMIT, OFFSET_FETCH, committing, fetching
 from tests.kafka_listener.messages import decode_response, encode_request
 from tests.kafka_listener.test_entities import _values
-from tests.property.profile import PROFILE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import examples
 
 _NUMBERS = st.integers(-(2**31), 2**31 - 1)
 _OFFSETS = st.integers(-(2**63), 2**63 - 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import readers, writers
 
@@ -26,9 +26,7 @@ from pidlease.kafka.codec.primitives import (
 )
 from tests.kafka_listener.bodies import plain, read_fetch_both_ways
 from tests.kafka_listener.messages import FETCH, PRODUCE, encode_request
-from tests.property.profile import PROFILE, SCALE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import SCALE, examples
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,6 @@ about: when nothing fails any more, all who are there have an assignment of the 
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
@@ -24,9 +23,7 @@ from proxy.kafka.groups.group_steps import (
     Sync,
     SyncAnswer,
 )
-from tests.property.profile import PROFILE, examples
-
-settings.load_profile(PROFILE)
+from tests.property.profile import examples
 
 PARTITIONS = 6
 SESSION_MS = 1_000

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pidlease.kafka.codec.primitives import MalformedError, read_request_header
@@ -26,9 +26,6 @@ from pidlease.kafka.records.record_batch import (
 )
 from tests.kafka_listener.batches import FIELDS, batch, changed
 from tests.kafka_listener.messages import PRODUCE, encode_request
-from tests.property.profile import PROFILE
-
-settings.load_profile(PROFILE)
 
 _VERSIONS: Final = range(3, 13)
 _REPEATED: Final = range(5, 13)
