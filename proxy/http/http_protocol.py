@@ -1,7 +1,9 @@
-"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with eight corrections.
+"""The HTTP/1.1 protocol of the HTTP port: uvicorn's over httptools, with nine corrections.
 
 - uvicorn and httptools keep a head (the request line with the headers) of any length. Here it has
   a bound.
+- httptools leaves blanks at the end of a header's value: a `Producer-Id` with one would be another
+  producer. Here they are dropped (RFC 9110, section 5.5).
 - httptools accepts a head without `Host`, or with two, and any transfer coding. Here such a request
   is refused (RFC 9112, sections 3.2 and 6.1).
 - httptools drops the body of a request that offers another protocol, as the first request of Java's
@@ -52,7 +54,6 @@ from proxy.http.connection_limit import ConnectionLimit, PortConnections
 from proxy.http.errors import refusal
 from proxy.http.forwarding_headers import is_of_member
 from proxy.http.immediate_appends import ImmediateAppends
-from proxy.http.request_batch import plain_value
 
 #: The key of a client's certificate in the state of a request's scope.
 PEER_CERTIFICATE: Final = "peer_certificate"
@@ -488,6 +489,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._head_timer is not None:  # most have none: the head came at once
             self._end_head_timer()
+        # In place: the request's scope has this list already.
+        self.headers[:] = [(name, value.rstrip(b" \t")) for name, value in self.headers]
         before, app = self.cycle, self.app
         refusing: Any = self._refusing()
         self.app = app if refusing is None else refusing
@@ -504,7 +507,7 @@ class HttpProtocol(HttpToolsProtocol):
             if name == b"host":
                 hosts += 1
             elif name == b"transfer-encoding":
-                codings.append(plain_value(value).lower())
+                codings.append(value.lower())
         if codings not in _CODINGS:
             return _refuse("the only transfer coding is chunked", "Transfer-Encoding")
         if hosts != 1 and self.parser.get_http_version() != "1.0":

@@ -1,7 +1,7 @@
 """uvicorn's server, with connections that end where uvicorn's do not.
 
 - TLS handshakes are bounded and logged as those of Kafka clients.
-- A connection is cut if its client does not read what was sent. A close would wait for ever.
+- A connection is cut if its client does not read what was sent. Its close would wait until it does.
 """
 
 import asyncio

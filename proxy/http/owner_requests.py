@@ -27,7 +27,6 @@ from pidlease.http_api.problems import Problem
 from pidlease.http_api.record_messages import WAIT_MS_MAX
 from proxy.http.errors import refusal
 from proxy.http.forwarding_headers import FORWARDED, marked_headers, sent_on_headers
-from proxy.http.request_batch import plain_value
 from proxy.http.request_memory import HeldBytes
 
 if TYPE_CHECKING:
@@ -150,11 +149,7 @@ class OwnerRequests:
             text = f"{partition} is not served here: the servers disagree; try again"
             return refusal(Problem.NOT_OWNER, text)
         # As they came: a producer id is UTF-8, and one that comes twice is for the owner to refuse.
-        headers = [
-            (name, plain_value(value))
-            for name, value in request.headers.raw
-            if name.decode("latin-1") in _SENT_ON
-        ]
+        headers = [each for each in request.headers.raw if each[0].decode("latin-1") in _SENT_ON]
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         try:
             owner = self._owner(partition)

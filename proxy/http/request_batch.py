@@ -70,16 +70,8 @@ def append_headers(raw: Iterable[tuple[bytes, bytes]]) -> AppendHeaders:
     found: dict[bytes, list[bytes]] = {}
     for name, value in raw:
         if name in _NAMES:
-            found.setdefault(name, []).append(plain_value(value))
+            found.setdefault(name, []).append(value)
     return found
-
-
-def plain_value(value: bytes) -> bytes:
-    """Return a header's value without the blanks that the parser leaves at its end.
-
-    They are none of it (RFC 9110, section 5.5). A Producer-Id with them would be another producer.
-    """
-    return value.strip(b" \t")
 
 
 def by_headers(headers: AppendHeaders) -> Identity | None:

@@ -68,7 +68,7 @@ async def test_no_header_of_an_append_is_left_out() -> None:
         return httpx.Response(200, json={"offset": 0, "duplicate": False})
 
     owners = owned_elsewhere(serve)
-    given = dict.fromkeys(_NAMES, b"7 \t")  # httpx would send no value with a blank at its end
+    given = dict.fromkeys(_NAMES, b"7")
     request = request_of("POST", headers=given.items())
     response = await owners.send_on(
         request, TopicPartition("t", 0), b"content", ByteBudget(1 << 20)

@@ -89,8 +89,8 @@ class Copier:
             # anew, and send_offsets_to_transaction would hang for good (librdkafka #5511, #5456).
             "metadata.recovery.strategy": "none",
         }  # fmt: skip
-        # Kafka fences who has a transaction for longer. On a busy machine a call of one minute may
-        # take that long while servers are restarted.
+        # Kafka ends a transaction that lasts longer, and fences its producer. The default of a
+        # minute is too short on a busy machine while servers are restarted.
         longer = {"transaction.timeout.ms": 600_000}
         self._producer = Producer({**quick, **longer, "transactional.id": name})
         self._consumer = Consumer({

@@ -13,7 +13,7 @@ from pidlease.http_api.record_messages import PRODUCER_EPOCH, PRODUCER_ID, PRODU
 from pidlease.storage.topics import stream_settings
 from pidlease.storage.topics.stream_settings import STREAM_EXPIRES, STREAM_TTL, STREAM_TYPE
 from proxy.http.record_responses import WrongTypeError
-from proxy.http.request_batch import coding_of, plain_value
+from proxy.http.request_batch import coding_of
 from proxy.http.streams.stream_names import StreamNameError, topic_for
 from proxy.http.streams.stream_offsets import BEGINNING, NOW, offset_of
 
@@ -87,7 +87,7 @@ class StreamHeaders:
         self.found: Final[dict[bytes, list[bytes]]] = {}
         for name, value in raw:
             if name in _READ:
-                self.found.setdefault(name, []).append(plain_value(value))
+                self.found.setdefault(name, []).append(value)
 
     def get(self, name: str) -> str | None:
         """Return a header's value.
