@@ -101,6 +101,7 @@ def _appends(counts: Counts) -> Iterator[Metric]:
     yield metrics.APPENDS.of(counts.appends)
     yield metrics.JOINED.of(counts.joined)
     yield metrics.DIFFERING.of(counts.differing)
+    yield metrics.EPOCHS_RAISED.of(counts.epochs_raised)
     yield metrics.APPEND_SECONDS.histogram(counts.append_seconds)
     yield metrics.FORWARD_SECONDS.histogram(counts.forward_seconds)
     yield metrics.WRITERS_TAKEN.of(counts.writers_taken)

@@ -8,6 +8,7 @@ has acknowledged. All of this runs on the event loop; the appenders do the appen
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ import structlog
 
 from pidlease.core.idempotency_keys import is_of_key
 from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
-from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of
+from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of, unpack
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
 from pidlease.core.state import Batch, ProducerState
@@ -28,7 +29,7 @@ from pidlease.engine.append_outcome import (
     refusal_of_key,
 )
 from pidlease.engine.appenders.block_lookup import BlockLookup
-from pidlease.engine.appenders.catch_up import LOST, Parked, ParkedBatches
+from pidlease.engine.appenders.catch_up import LOST, CatchUp, Parked, ParkedBatches
 from pidlease.engine.appenders.failed_batches import FailedFirsts
 from pidlease.engine.appenders.group_appender import Failed
 from pidlease.engine.batch_identity import no_policy
@@ -71,6 +72,14 @@ _OWNER_UNKNOWN: Final = Outcome(
 )
 
 _log = structlog.get_logger(__name__)
+
+
+def _supersede(in_flight: Iterable[Pending]) -> None:
+    """Mark batches whose producer sends under a higher generation: what is not sent yet must not
+    be.
+    """
+    for pending in in_flight:
+        pending.superseded = True
 
 
 class AlreadyRead(NamedTuple):
@@ -214,6 +223,10 @@ class Partition:
             self._pushed[pid] = fold_packed(rules, state, batch, -1, 0)
             if in_flight is None:
                 self._in_flight[pid] = in_flight = deque()
+            elif in_flight[-1].batch.generation != batch.generation:
+                _supersede(in_flight)
+            if not batch.first and state is not None and rules.policy is Policy.KAFKA:
+                self._note_restart(rules, pending, state)
             in_flight.append(pending)
             if failed is not None:
                 failed.forget(pid)
@@ -323,7 +336,8 @@ class Partition:
         waited = self._watched(pending)
         looked_up_last = read.log and reading is self._lookup
         again = partial(self._go_on if looked_up_last else self.produce, waited, read)
-        reading.park(pending.pid, Parked(again, partial(self._give_up, pending)))
+        parked = Parked(again, partial(self._give_up, pending), pending)
+        reading.park(pending.pid, parked)
 
     def _go_on(self, pending: Pending, read: AlreadyRead) -> None:
         """Validate a batch after a lookup that came after its read of the log.
@@ -592,6 +606,39 @@ class Partition:
             for each in (pending, *(pending.retries or ())):
                 self._count(each, policy, outcome)
                 complete(each, outcome)
+
+    def _note_restart(self, rules: Rules, pending: Pending, state: Packed) -> None:
+        """Count and log that a Kafka client numbers its records anew, under a higher epoch.
+
+        Clients do so after a record has timed out or failed (librdkafka's
+        rd_kafka_idemp_drain_epoch_bump, KIP-360). If that record's batch is in the log without the
+        client's knowledge, the others of that batch are stored again.
+        """
+        generation = pending.batch.generation
+        if generation == unpack(rules, state).generation:
+            return  # the numbers have wrapped
+        self.totals.epochs_raised += 1
+        LINES.write(_log, "warning", "a Kafka client has raised its producer epoch; records that it"
+                    " sends again may be in the log twice", self.name,
+                    partition=str(self.name), pid=pending.pid, epoch=generation)  # fmt: skip
+
+    def put_back(self, batches: list[Pending], reading: CatchUp) -> None:
+        """Fall back to the persisted state, and validate batches again after a read of the log.
+
+        Parameters:
+            batches: all of one producer that are in flight, in order; none has a response of Kafka.
+            reading: the batches that wait for the read.
+        """
+        pid = batches[0].pid
+        self._in_flight.pop(pid, None)
+        self._pushed.pop(pid, None)
+        again: list[Parked] = []
+        for pending in batches:
+            for each in (pending, *(pending.retries or ())):
+                produce = partial(self.produce, each, AlreadyRead(log=True))
+                again.append(Parked(produce, partial(self._give_up, each), each))
+            pending.retries = None
+        reading.put_back(pid, again)
 
     def _fall_back(self, pid: int, batch: Batch) -> None:
         """Reset a producer's pushed state, and hold off the batches after a failed one."""

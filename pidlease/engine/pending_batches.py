@@ -35,9 +35,13 @@ class Pending(NewBatch):
         retries: the batches that repeat it, and wait for its outcome; None: there are none.
         queue: its producer's queue, and
         began: when it was sent, by time.monotonic; both belong to the appender to Kafka.
+        superseded: whether its producer has sent a batch under a higher generation since.
     """
 
-    __slots__ = ("batch", "began", "pid", "queue", "retries")
+    __slots__ = ("batch", "began", "pid", "queue", "retries", "superseded")
+
+    #: Whether it waits while Kafka is away, until its request ends; if not, it fails at once.
+    patient = False
 
     began: float
     queue: "ProducerQueue"
@@ -50,6 +54,12 @@ class Pending(NewBatch):
         self.data = data
         self.batch = batch
         self.retries: list[Pending] | None = None
+        self.superseded = False
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.superseded
 
     def complete(self, outcome: Outcome) -> None:
         """Take the outcome: once, on the event loop, perhaps before `produce` has returned."""
@@ -121,12 +131,18 @@ class Watched(Pending):
         not_stored: called before the outcome is passed on.
     """
 
-    __slots__ = ("_not_stored", "_pending")
+    __slots__ = ("_not_stored", "_pending", "patient")
 
     def __init__(self, pending: Pending, not_stored: Callable[[], object]) -> None:
         super().__init__(pending.pid, pending.header, pending.data, pending.batch)
         self._pending = pending
         self._not_stored = not_stored
+        self.patient = pending.patient
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.superseded or self._pending.ended
 
     @override
     def complete(self, outcome: Outcome) -> None:

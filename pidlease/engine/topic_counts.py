@@ -78,6 +78,7 @@ class Counts:
     Attributes:
         appends: appends, each of one batch or more.
         joined: retries that waited for their original.
+        epochs_raised: batches of Kafka clients under a higher epoch than their preceding one.
         differing: duplicates by their sequence numbers, with other bytes.
         append_seconds: durations of appends to the embedded log.
         forward_seconds: durations from sending a batch to Kafka until Kafka's response.
@@ -92,6 +93,7 @@ class Counts:
         self.appends = 0
         self.joined = 0
         self.differing = 0
+        self.epochs_raised = 0
         self.append_seconds: Final = Histogram()
         self.forward_seconds: Final = Histogram()
         self.forward_failures: Final[Counter[int]] = Counter()

@@ -29,6 +29,11 @@ class NewBatch:
         self.data = data
         self.header = header
 
+    @property
+    def ended(self) -> bool:
+        """Whether its request has ended, so that it must not be sent any more."""
+        return False
+
 
 #: Called on the event loop with the base offsets of the batches of one append, or its error.
 AppendDone = Callable[[list[int] | Exception], None]

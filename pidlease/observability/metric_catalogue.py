@@ -241,6 +241,11 @@ DIFFERING = _define(
     "pidlease_differing_duplicates",
     "Duplicates by sequence number, with different bytes.",
 )
+EPOCHS_RAISED = _define(
+    "counter",
+    "pidlease_raised_epochs",
+    "Kafka clients that raised their epoch on a partition, after a record timed out or failed.",
+)
 PUSHED = _define("counter", "pidlease_pushed_batches", "Batches validated and sent to the log.")
 PERSISTED = _define("counter", "pidlease_persisted_batches", "Batches that the log acknowledged.")
 FAILED = _define("counter", "pidlease_failed_batches", "Batches that the log did not acknowledge.")

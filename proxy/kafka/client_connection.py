@@ -41,6 +41,8 @@ STALLED_SECONDS: Final = 30.0
 _ARRIVING_BYTES_A_SECOND: Final = 1 << 20
 #: A client that reads this much of its responses in `STALLED_SECONDS` is slow, not stalled.
 _READ_BYTES_LEAST: Final = 256 << 10
+#: The shortest time that a request may wait for the log; a client may say 0.
+TIMEOUT_SECONDS_MIN: Final = 1.0
 #: How many requests of one connection may wait for their responses.
 REQUESTS_MAX: Final = 128
 #: How many small requests of one connection are handled before other connections get their turn.
@@ -99,6 +101,15 @@ class Slot:
         """Count an error code of the response."""
         if self.counts is not None:
             self.counts.errors[self.api_key, code] += 1
+
+    def has_ended(self, timeout_ms: int) -> bool:
+        """Return whether the client waits no more: it has closed, or its request's time is up.
+
+        Parameters:
+            timeout_ms: how long the client waits, as its request says.
+        """
+        seconds = max(timeout_ms / 1000, TIMEOUT_SECONDS_MIN)
+        return not self.connection.open or monotonic() - self.began > seconds
 
     async def turn(self) -> None:
         """Wait until all earlier responses are sent, and the client reads its responses.
@@ -318,6 +329,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.writable.set()
 
     # ------------------------------------------------------------------ life cycle
+
+    @property
+    def open(self) -> bool:
+        """Whether the client may still get a response."""
+        return self._transport is not None and not self._transport.is_closing()
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -91,6 +91,11 @@ class _Reply:
         """The connection of the request."""
         return self._slot.connection
 
+    @property
+    def ended(self) -> bool:
+        """Whether the client waits no more for the response."""
+        return self._slot.has_ended(self._request.timeout_ms)
+
     def put(self, index: int, result: PartitionResponse) -> None:
         """Set the result of a batch, by its index in the request; after the last one, respond."""
         self._results[index] = result
@@ -133,6 +138,8 @@ class _RequestBatch(Pending):
 
     __slots__ = ("_index", "_log_start", "_reply", "_sent")
 
+    patient = True
+
     def __init__(
         self,
         header: BatchHeader,
@@ -147,6 +154,11 @@ class _RequestBatch(Pending):
         self._reply = reply
         self._index = index
         self._log_start = log_start
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.superseded or self._reply.ended
 
     @override
     def complete(self, outcome: Outcome) -> None:
@@ -163,6 +175,8 @@ class _RepeatedBatch(Pending):
 
     __slots__ = ("_log_start", "_repeated", "_sent", "_slot")
 
+    patient = True
+
     def __init__(
         self, header: BatchHeader, data: memoryview, slot: Slot, repeated: "_RepeatedProduce"
     ) -> None:
@@ -171,6 +185,11 @@ class _RepeatedBatch(Pending):
         self._slot = slot
         self._repeated = repeated
         self._log_start = repeated.partition.log.start_offset
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.superseded or self._slot.has_ended(self._repeated.request.timeout_ms)
 
     @override
     def appended(self, offset: int) -> None:

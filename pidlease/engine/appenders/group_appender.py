@@ -53,6 +53,9 @@ class AppendTarget(CatchUpTarget, TakeoverTarget, Protocol):
     def fail(self, failed: Failed) -> None:
         """Fall back to the persisted state, and fail batches that may not be in the log."""
 
+    def put_back(self, batches: list[Pending], reading: CatchUp) -> None:
+        """Fall back to the persisted state, and validate batches again after a read of the log."""
+
 
 class Appender(Protocol):
     """Appends the admitted batches of a partition to its log."""

@@ -243,15 +243,24 @@ class KafkaAppender(Appender, AppendReceiver):
             self._partition.fail([(failed, not_taken(answer))])
             self._pump(pid, queue)
             return
+        if not answer.code:
+            # Kafka did not respond. As if the client had sent them again at once: they wait until
+            # Kafka is back, or their requests end.
+            again = [failed, *queue.in_flight, *queue.waiting]
+            self._drop(pid, queue)
+            self._partition.put_back(again, self._catch_up)
+            return
         reason = f"the batch before it failed: {answer.reason}"
         unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
         unsent = Outcome(Status.FAILED, reason=reason)
         later = [(each, unknown) for each in queue.in_flight]
         later += [(each, unsent) for each in queue.waiting]
-        # These batches are still in flight to Kafka: their outcomes will not find them in the
-        # queue.
+        self._drop(pid, queue)
+        self._partition.fail([(failed, not_taken(answer)), *later])
+
+    def _drop(self, pid: int, queue: ProducerQueue) -> None:
+        """Forget a producer's batches. Those in flight to Kafka will not find themselves there."""
         queue.in_flight.clear()
         queue.waiting.clear()
         self._queues.pop(pid, None)
         self._known_until_ms.pop(pid, None)
-        self._partition.fail([(failed, not_taken(answer)), *later])

@@ -77,6 +77,11 @@ class ProduceSend(BrokerRequest):
         self.data = data
         self.transactional_id = transactional_id
 
+    @property
+    def ended(self) -> bool:
+        """Whether it must not be sent any more, because its request has ended."""
+        return False
+
     def appended(self, offset: int) -> None:
         """Take the outcome of a batch that is in the log, on the event loop.
 
@@ -305,7 +310,10 @@ class _Channel:
         if suspended is not None and connection.suspended is None:
             connection.hold_back(suspended)
         while self._queue and connection.in_flight < _REQUESTS_MAX and not connection.paused:
-            self._send(connection, self._next())
+            if self._queue[0].ended:
+                self._drop_ended(self._queue[0].route)
+            else:
+                self._send(connection, self._next())
         connection.flush()
 
     async def _connect(self) -> None:
@@ -335,6 +343,15 @@ class _Channel:
         for send in pending:
             self._channels.completed(send, error)
 
+    def _drop_ended(self, route: _Route) -> None:
+        """Fail the first pending batch, and the later ones of its producer to its partition."""
+        dropped = [self._queue.popleft()]
+        if route.key[0]:  # without a producer there is no order
+            dropped += [send for send in self._queue if send.route is route]
+            self._queue = deque(send for send in self._queue if send.route is not route)
+        for send in dropped:
+            self._channels.completed(send, UpstreamAwayError("a request has ended"))
+
     def _next(self) -> list[ProduceSend]:
         """Take the batches of the next request: one of each partition, of one transaction."""
         queue = self._queue
@@ -351,6 +368,7 @@ class _Channel:
                 send.place in places
                 or size > _REQUEST_BYTES_MAX
                 or send.transactional_id != first.transactional_id
+                or send.ended
             ):
                 break
             places.add(send.place)

@@ -115,10 +115,19 @@ class PartitionData(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A client's request; `topics` are pairs of a topic's name and the number of its `parts`."""
+    """A client's request.
+
+    Attributes:
+        transactional_id: None: the request is of no transaction.
+        acks: how many replicas must have the batches; -1: all in sync.
+        timeout_ms: how long the client waits for that.
+        topics: pairs of a topic's name and the number of its `parts`.
+        parts: the batches.
+    """
 
     transactional_id: str | None
     acks: int
+    timeout_ms: int
     topics: list[tuple[str, int]]
     parts: list[PartitionData]
 
@@ -142,7 +151,7 @@ def _read_simple(frame: bytearray, at: int) -> ProduceRequest | None:
         # Header tags, transactional id (1: an empty string; 0: null), acks, timeout, topics.
         if frame[at] or frame[at + 1]:
             return None
-        acks, _ = _ACKS_TIMEOUT.unpack_from(frame, at + 2)
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at + 2)
         name_length = frame[at + 9] - 1
         if frame[at + 8] != 2 or not 0 < name_length < 0x7F:
             return None
@@ -167,14 +176,14 @@ def _read_simple(frame: bytearray, at: int) -> ProduceRequest | None:
     if length < 1 or end + 3 != len(frame) or frame[end] or frame[end + 1] or frame[end + 2]:
         return None
     part = PartitionData(name, index, memoryview(frame)[begin:end])
-    return ProduceRequest(None, acks, [(name, 1)], [part])
+    return ProduceRequest(None, acks, timeout_ms, [(name, 1)], [part])
 
 
 def _read_any(reader: Reader) -> ProduceRequest:
     reader.tags()
     transactional_id = reader.string()
     acks = reader.int16()
-    reader.int32()  # timeout: an append is as fast as the disk
+    timeout_ms = reader.int32()
     topics: list[tuple[str, int]] = []
     parts: list[PartitionData] = []
     for _ in range(reader.array()):
@@ -190,7 +199,7 @@ def _read_any(reader: Reader) -> ProduceRequest:
         reader.tags()
     reader.tags()
     reader.end()
-    return ProduceRequest(transactional_id, acks, topics, parts)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, parts)
 
 
 class ProduceTemplate:

@@ -72,9 +72,9 @@ _COUNTED_BYTES_MAX: Final = 64 << 10
 #: Kafka's own producer ids are below this number, those that pidlease leases are not.
 _PIDS_OF_KAFKA: Final = 1 << 48
 #: How often a request that only reads is sent in all, if it fails.
-_TRIES: Final = 6
+_TRIES: Final = 9
 #: The pauses between these requests.
-_BACKOFF: Final = Backoff(0.1, 3.2)
+_BACKOFF: Final = Backoff(0.1, 1.0)
 #: The pauses before checking the end again, if it is before records known to be in the log.
 _CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
 
@@ -380,6 +380,11 @@ class _LogSend(ProduceSend):
         self._log = log
         self._new = new
         self._receiver = receiver
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self._new.ended
 
     @override
     def appended(self, offset: int) -> None:
