@@ -145,9 +145,15 @@ class LibrdkafkaOutage(OutageClient):
 
 
 class JavaOutage(OutageClient):
-    """Kafka's own client, by VerifiableProducer of Kafka's tools."""
+    """Kafka's own client, by VerifiableProducer of Kafka's tools.
 
-    folder: Path
+    Parameters:
+        folder: for its settings.
+    """
+
+    def __init__(self, topic: str, bootstrap: str, timeout_ms: int, folder: Path) -> None:
+        super().__init__(topic, bootstrap, timeout_ms)
+        self._folder = folder
 
     def start(self) -> None:
         """See `OutageClient`."""
@@ -156,7 +162,7 @@ class JavaOutage(OutageClient):
             # It must not be less than linger and the request's timeout together.
             settings |= {"delivery.timeout.ms": self.timeout_ms,
                          "request.timeout.ms": self.timeout_ms - 1000}  # fmt: skip
-        config = self.folder / f"{self.topic}.properties"
+        config = self._folder / f"{self.topic}.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         silent = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
         self._process = subprocess.Popen(

@@ -10,6 +10,7 @@ import pytest
 import uvloop
 from kio.index import load_request_schema
 from kio.serial import entity_reader
+from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.api import API_API_VERSIONS, API_PRODUCE
@@ -127,9 +128,15 @@ class Sent(ProduceSend):
 
     def __init__(self, batch: ProduceBatch) -> None:
         super().__init__(*batch)
+        self.over = False
         self.future: asyncio.Future[PartitionResponse | UpstreamError] = (
             asyncio.get_running_loop().create_future()
         )
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.over
 
     def completed(self, result: PartitionResponse | UpstreamError) -> None:
         self.future.set_result(result)
@@ -167,6 +174,25 @@ async def test_an_error_of_stale_metadata_refreshes_it(code: int, refreshes: int
         (await broker.take())[1](code)
         assert await within(sent) == PartitionResponse(code, -1)
         assert known.refreshes == refreshes
+
+
+@pytest.mark.parametrize(("producer", "sent"), [(5, [b"c"]), (0, [b"b", b"c"])])
+async def test_a_batch_whose_request_has_ended_is_not_sent(
+    producer: int, sent: list[bytes]
+) -> None:
+    """Nor is what follows it of its producer: Kafka might take that for the producer's first."""
+    async with sending() as (channels, _, (broker,)):
+        ended, following, other = (Sent(ProduceBatch(PLACE, data)) for data in (b"a", b"b", b"c"))
+        for key, each in ((producer, ended), (producer, following), (7, other)):
+            channels.send(key, each)
+        ended.over = True
+        for expected in sent:
+            body, answer = await broker.take()
+            assert body.topic_data[0].partition_data[0].records == expected
+            answer(0)
+        assert isinstance(await within(ended.future), UpstreamAwayError)
+        assert isinstance(await within(following.future), UpstreamAwayError) == bool(producer)
+        assert await within(other.future) == PartitionResponse(0, 7)
 
 
 async def test_producers_share_a_connection_one_behind_the_other() -> None:

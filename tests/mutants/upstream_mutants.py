@@ -21,6 +21,9 @@ _LOOKED: Final = "tests/kafka_backend/test_cluster_looks.py"
 _READ: Final = "tests/unit/log/test_kafka_log.py"
 _CODES: Final = "pidlease/kafka/produce_errors.py"
 _CLASSES: Final = "pidlease/kafka/error_codes.py"
+_WAITING: Final = "pidlease/engine/appenders/catch_up.py"
+_WAITED: Final = "tests/unit/engine/test_catch_up.py"
+_OUTAGES: Final = "tests/kafka_backend/test_outages.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
@@ -33,6 +36,71 @@ _REPEATS: Final = "pidlease/observability/repeated_lines.py"
 _LINES: Final = "tests/unit/test_repeated_lines.py"
 
 UPSTREAM: Final = (
+    Mutant(
+        "a batch does not wait for Kafka",
+        _WAITING,
+        "            waits = failure is UNREAD and each.patient and not after_failed\n",
+        "            waits = False\n",
+        (_WAITED,),
+    ),
+    Mutant(
+        "a refused batch waits for Kafka",
+        _WAITING,
+        "            waits = failure is UNREAD and each.patient and not after_failed\n",
+        "            waits = failure is not None and each.patient and not after_failed\n",
+        (_WAITED,),
+    ),
+    Mutant(
+        "a batch is stored after its request has ended",
+        _WAITING,
+        "            if each.ended\n            or (",
+        "            if (",
+        (_WAITED,),
+    ),
+    Mutant(
+        "a batch is stored although its producer sends under a higher generation",
+        _WAITING,
+        "each.pending.batch.generation < newest[producer])",
+        "each.pending.batch.generation < -1)",
+        (_WAITED,),
+    ),
+    Mutant(
+        "batches that wait overtake those that were put back",
+        _WAITING,
+        "            if waits or producer in put_back:\n",
+        "            if waits:\n",
+        (_WAITED,),
+    ),
+    Mutant(
+        "a batch is sent after its request has ended",
+        _CHANNELS,
+        "            if self._queue[0].ended:\n",
+        "            if False:\n",
+        (_SENT,),
+    ),
+    Mutant(
+        "what follows a batch that is not sent is sent",
+        _CHANNELS,
+        "        if route.key[0]:  # without a producer there is no order\n",
+        "        if False:\n",
+        (_SENT,),
+    ),
+    Mutant(
+        "a request does not end with its connection",
+        "proxy/kafka/client_connection.py",
+        "        return not self.connection.open or monotonic() - self.began > seconds\n",
+        "        return monotonic() - self.began > seconds\n",
+        (_OUTAGES,),
+        server=True,
+    ),
+    Mutant(
+        "a request does not end with its timeout",
+        "proxy/kafka/client_connection.py",
+        "        return not self.connection.open or monotonic() - self.began > seconds\n",
+        "        return not self.connection.open\n",
+        (_OUTAGES,),
+        server=True,
+    ),
     Mutant(
         "a response that hangs is waited for",
         "proxy/kafka/forwarded/leader_fetches.py",

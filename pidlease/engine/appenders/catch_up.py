@@ -188,7 +188,7 @@ class ParkedBatches(ABC):
                 self._reading = self._ahead + self._parked
                 self._ahead, self._parked = [], []
                 failures = failures + 1 if await self._once() else 0
-                if failures and self._wanted:
+                if failures and self._ahead and not self._parked:
                     await asyncio.sleep(_BACKOFF.seconds(failures))
         finally:
             self._task = None
