@@ -75,9 +75,7 @@ _log = structlog.get_logger(__name__)
 
 
 def _supersede(in_flight: Iterable[Pending]) -> None:
-    """Mark batches whose producer sends under a higher generation: what is not sent yet must not
-    be.
-    """
+    """Mark batches of a producer that sends under a higher generation: they must not be sent."""
     for pending in in_flight:
         pending.superseded = True
 

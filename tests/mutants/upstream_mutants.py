@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import PARTITION, Mutant
 
 _LANES: Final = "pidlease/engine/appenders/kafka_appender.py"
 _FRONTIER: Final = "pidlease/engine/appenders/applied_offset.py"
@@ -77,6 +77,13 @@ UPSTREAM: Final = (
         "            if self._queue[0].ended:\n",
         "            if False:\n",
         (_SENT,),
+    ),
+    Mutant(
+        "a batch is appended although its request has ended during a slow append",
+        "pidlease/engine/appenders/group_appender.py",
+        "        if seconds > SLOW_SECONDS:\n",
+        "        if False:\n",
+        (PARTITION,),
     ),
     Mutant(
         "what follows a batch that is not sent is sent",

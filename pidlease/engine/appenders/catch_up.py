@@ -33,7 +33,7 @@ UNREAD: Final = Outcome(
     reason="whether the batch is in the log cannot be read now; send it again",
     code=UNKNOWN_OUTCOME,
 )
-#: The outcome of a batch whose request has ended before the batch was sent to Kafka.
+#: The outcome of a batch: its request has ended before the batch was sent to Kafka.
 ENDED: Final = Outcome(
     Status.FAILED,
     reason="the log could not be reached in the time of the request; send it again",
@@ -49,7 +49,7 @@ LOST: Final = Outcome(
 
 #: The pauses between reads while batches wait for Kafka.
 _BACKOFF: Final = Backoff(0.1, 1.0)
-#: How often to look for waiting batches whose request has ended.
+#: How often to look for requests that have ended.
 _LOOK_SECONDS: Final = 0.5
 
 _log = structlog.get_logger(__name__)
@@ -196,7 +196,7 @@ class ParkedBatches(ABC):
                 self._looks.cancel()
 
     def _look(self) -> None:
-        """Give up the batches whose requests have ended, now and from time to time."""
+        """Give up the batches of ended requests, now and from time to time."""
         self._give_up_ended()
         self._looks = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
@@ -215,7 +215,7 @@ class ParkedBatches(ABC):
             after_failed = producer in self._failed
             waits = failure is UNREAD and each.patient and not after_failed
             if waits or producer in put_back:
-                # Behind those of its producer that were put back meanwhile.
+                # After those of its producer that were put back meanwhile.
                 self._ahead.append((producer, each))
                 self._wanted = True
                 continue
@@ -238,7 +238,7 @@ class ParkedBatches(ABC):
                         error, producer=producer, error=repr(error))  # fmt: skip
 
     def _give_up_ended(self) -> None:
-        """Give up the waiting batches whose request has ended, or that a later one replaces."""
+        """Give up the waiting batches of ended requests, and those under a lower generation."""
         waiting = [*self._ahead, *self._reading, *self._parked]
         newest: dict[int, int] = {}
         for producer, each in waiting:

@@ -13,13 +13,16 @@ import structlog
 from typing_extensions import override
 
 from pidlease.engine.append_outcome import Outcome, Status
-from pidlease.engine.appenders.catch_up import CatchUp, CatchUpTarget, TakeoverTarget
+from pidlease.engine.appenders.catch_up import ENDED, CatchUp, CatchUpTarget, TakeoverTarget
 from pidlease.engine.pending_batches import Pending, next_group
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.records.writer_batch import Writer
 from pidlease.log.ports import PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogStoppedError, reason_for_clients
+
+#: After a longer append, clients may have given up requests that still wait.
+SLOW_SECONDS: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -208,14 +211,28 @@ class GroupAppender(Appender):
 
     def _appended(self, result: list[int] | Exception) -> None:
         group, self._writing = self._writing, []
-        self._partition.totals.append_seconds.observe(monotonic() - self._began)
+        seconds = monotonic() - self._began
+        self._partition.totals.append_seconds.observe(seconds)
         if isinstance(result, Exception):
             self._fail(group, result)
             self._start()
             return
         self._partition.apply(group, result)
+        if seconds > SLOW_SECONDS:
+            self._give_up_ended()
         self._start()
         self._partition.complete(group, result)
+
+    def _give_up_ended(self) -> None:
+        """Give up the waiting batches of requests that have ended, and what follows them.
+
+        Their clients have sent those records again under a higher epoch, or will: see `catch_up`.
+        """
+        pids = {pending.pid for pending in self._queue if pending.ended and pending.pid}
+        given_up = [p for p in self._queue if p.ended or p.pid in pids]
+        if given_up:
+            self._queue = deque(p for p in self._queue if not (p.ended or p.pid in pids))
+            self._partition.fail([(pending, ENDED) for pending in given_up])
 
     def _fail(self, group: list[Pending], error: Exception) -> None:
         """Fail a group, and the later batches of its producers."""

@@ -140,6 +140,8 @@ class Bench:
         self.log = FakeLog()
         self.leases = FakeLeases() if leases is None else leases
         self.now_ms = 1000
+        #: The batches that were sent, in order.
+        self.pendings: list[Submitted] = []
         self.around = PartitionContext(self.leases, Counts(), lambda: self.now_ms)
         self.partition = Partition(
             TopicPartition("t", 0), Topic("t", "id", 1, {}), self.log, self.around
@@ -153,7 +155,8 @@ class Bench:
         data = make_batch(values, pid=pid, epoch=epoch, first=first)
         header = read_header(data)
         told: list[Outcome] = []
-        self.partition.produce(Submitted(pid, header, data, batch_of(header), told.append))
+        self.pendings.append(Submitted(pid, header, data, batch_of(header), told.append))
+        self.partition.produce(self.pendings[-1])
         return told
 
     async def flow(self) -> None:

@@ -11,6 +11,7 @@ from pidlease.core.rules import KAFKA
 from pidlease.core.state import Batch
 from pidlease.engine import pending_batches as module
 from pidlease.engine.append_outcome import Outcome, Status
+from pidlease.engine.appenders import group_appender
 from pidlease.engine.appenders.failed_batches import FAILED_HOLD_MS
 from pidlease.engine.batch_identity import batch_of
 from pidlease.engine.pending_batches import Submitted
@@ -448,3 +449,23 @@ async def test_a_producer_that_found_no_slot_comes_first_again() -> None:
     await bench.flow()
     assert statuses(*again) == [APPENDED, APPENDED]
     assert bench.sequences() == [7, 8]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+async def test_what_has_ended_during_a_slow_append_is_not_appended(
+    monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    """Its client has sent the records again, under a higher epoch: they would be there twice."""
+    monkeypatch.setattr(group_appender, "SLOW_SECONDS", -1.0 if slow else 1000.0)
+    bench = Bench()
+    first = bench.send(0)
+    await settle()
+    ended, later, other = bench.send(1), bench.send(2), bench.send(0, pid=OTHER)
+    bench.pendings[1].superseded = True
+    await bench.flow()
+    lost = FAILED if slow else APPENDED
+    assert statuses(first, ended, later, other) == [APPENDED, lost, lost, APPENDED]
+    assert bench.sequences() == ([0] if slow else [0, 1, 2])
+    again = [bench.send(1), bench.send(2)]
+    await bench.flow()
+    assert statuses(*again) == [APPENDED if slow else DUPLICATE] * 2
