@@ -1,6 +1,6 @@
 """What versions of PySpark before 4.2 lack, so that the rest of the package need not ask."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
@@ -9,7 +9,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 VERSION: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 #: Since this version Spark limits a micro-batch of a Python source.
 READ_LIMITS: Final = (4, 2)
-_FILTERS: Final = (4, 1)
 _STREAM_ARROW: Final = (4, 1)
 
 if TYPE_CHECKING or VERSION >= _STREAM_ARROW:
@@ -23,35 +22,4 @@ else:
         """
 
 
-if TYPE_CHECKING or VERSION >= _FILTERS:
-    from pyspark.sql.datasource import (
-        EqualTo,
-        Filter,
-        GreaterThan,
-        GreaterThanOrEqual,
-        In,
-        LessThan,
-        LessThanOrEqual,
-    )
-else:
-
-    class Filter:
-        """A filter that Spark pushes down; PySpark 4.0 has none."""
-
-        attribute: tuple[str, ...] = ()
-        value: Any = None
-
-    EqualTo = GreaterThan = GreaterThanOrEqual = In = LessThan = LessThanOrEqual = Filter
-
-__all__ = [
-    "READ_LIMITS",
-    "VERSION",
-    "DataSourceStreamArrowWriter",
-    "EqualTo",
-    "Filter",
-    "GreaterThan",
-    "GreaterThanOrEqual",
-    "In",
-    "LessThan",
-    "LessThanOrEqual",
-]
+__all__ = ["READ_LIMITS", "VERSION", "DataSourceStreamArrowWriter"]

@@ -14,7 +14,6 @@ from pidlease.spark.query_starts import watch_starts
 
 #: Defaults that suit the data source; `config` may override each.
 _DEFAULTS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.ui.enabled": "false",

@@ -25,8 +25,6 @@ from pidlease.spark.audit.send_history import (
 from pidlease.spark.audit.suspect_sends import SCHEMA, findings
 from pidlease.spark.reader.send_rows import PRODUCER_KEY
 
-#: The most partitions with suspects that are read again alone; with more, the whole log is.
-_NAMED_MAX: Final = 200
 #: The most suspects that are broadcast.
 _BROADCAST_MAX: Final = 200_000
 #: The most positions of damage that each task gets.
@@ -92,7 +90,7 @@ def audit(sends: DataFrame, report: ReportStep = lambda _: None) -> Audit:
 
     Parameters:
         sends: as `spark.read.format("pidlease").option("rows", "sends")` loads them. They are read
-            once, and those of partitions with suspects twice.
+            once, and a second time if there are suspects.
         report: called with the current step.
     """
     report("reading the log")
@@ -144,11 +142,6 @@ def _judged(
     """Return the findings about the sends of suspects; without suspects nothing is read again."""
     if not number:
         return _nothing(rows)
-    where = suspects.select("topic", "partition").distinct().limit(_NAMED_MAX + 1).collect()
-    if len(where) <= _NAMED_MAX:
-        # Pushed to the source, so that it reads no other partition.
-        rows = rows.where(F.col("topic").isin(sorted({each.topic for each in where})))
-        rows = rows.where(F.col("partition").isin(sorted({each.partition for each in where})))
     if number <= _BROADCAST_MAX:
         suspects = F.broadcast(suspects)
     return findings(rows.join(suspects, list(PRODUCER_KEY), "left_semi"), logs)

@@ -4,7 +4,7 @@ Spark sends parts to its workers.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pidlease.kafka.client.kafka_options import Security
 from pidlease.kafka.records.record_batch import BatchHeader
@@ -59,15 +59,8 @@ class KafkaPart:
     security: Security = field(default=(), repr=False)
     seconds: float = 60.0
 
-    def within(self, start: int, end: int) -> "KafkaPart":
-        """Return the part of it between two offsets."""
-        return replace(self, start=max(start, self.start), end=min(end, self.end))
-
 
 Part = SegmentPart | KafkaPart
-
-#: Higher than any offset.
-OFFSET_MAX: Final = 2**63 - 1
 
 
 def name_of(part: Part) -> str:

@@ -1,8 +1,13 @@
-"""`spark.read`: a log as it is when the job is planned."""
+"""`spark.read`: a log as it is when a table is first read.
+
+Spark plans the tasks of a table once, and keeps them for all later queries on it. So the reader
+implements no `pushFilters`: Spark would keep the tasks that one query's filter leaves, and each
+later query on the table would miss the other rows (seen with PySpark 4.1 and 4.2).
+"""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,16 +16,7 @@ from typing_extensions import override
 
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.spark.partition_offsets import OffsetRange
-from pidlease.spark.pyspark_versions import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
-from pidlease.spark.reader.log_parts import OFFSET_MAX, Part
+from pidlease.spark.reader.log_parts import Part
 from pidlease.spark.source.settings import read_settings
 from pidlease.spark.source.source_logs import (
     SourceLog,
@@ -33,8 +29,6 @@ from pidlease.spark.source.source_logs import (
 )
 
 _log = logging.getLogger(__name__)
-_PARTITION: Final = ("topic", "partition")
-_OFFSET: Final = "offset"
 
 
 class LogReader(DataSourceReader):
@@ -49,13 +43,8 @@ class LogReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:  # noqa: ARG002
         self._settings: Final = read_settings(options, streaming=False)
-        self._filters: Final = PushedFilters()
         if self._settings.max_per_trigger is not None:
             _log.warning("maxOffsetsPerTrigger goes with spark.readStream; it is left out here")
-
-    @override
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        return list(self._filters.push(filters))
 
     @override
     def partitions(self) -> list[InputPartition]:
@@ -71,10 +60,8 @@ class LogReader(DataSourceReader):
         starting, ending = self._settings.starting, self._settings.ending
         check_complete("startingOffsets", starting, partitions)
         check_complete("endingOffsets", ending, partitions)
-        partitions = [each for each in partitions if self._filters.match(each)]
         for partition, available in log.ranges(partitions).items():
             start, end = self._between(partition, available)
-            start, end = max(start, self._filters.start), min(end, self._filters.end)
             if start < end:
                 yield from log.split(log.part(partition, start, end))
 
@@ -92,76 +79,3 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part: Part | None = partition.value
         return iter(()) if part is None else read(part, self._settings)
-
-
-class PushedFilters:
-    """Spark's filters, as far as they exclude parts of a log.
-
-    Attributes:
-        start: the first offset that may match.
-        end: the first offset after the last one that may match.
-    """
-
-    def __init__(self) -> None:
-        self.start = 0
-        self.end = OFFSET_MAX
-        self._partitions: list[Filter] = []
-
-    def push(self, filters: Iterable[Filter]) -> Iterable[Filter]:
-        """Take filters into account.
-
-        Yields:
-            The filters that Spark must apply itself. Those by offset are among them: sends that
-            begin before an offset are read, too.
-        """
-        for each in filters:
-            column = _column(each)
-            if column in _PARTITION:
-                self._partitions.append(each)
-                continue
-            if column == _OFFSET:
-                self._narrow(each)
-            yield each
-
-    def match(self, partition: TopicPartition) -> bool:
-        """Return whether a partition may have matching rows."""
-        values = dict(zip(_PARTITION, partition, strict=True))
-        return all(_holds(each, values[_column(each)]) for each in self._partitions)
-
-    def _narrow(self, condition: Any) -> None:  # noqa: ANN401 - one of several classes
-        values = [value for value in _values(condition) if value is not None]
-        if isinstance(condition, EqualTo | In | GreaterThanOrEqual):
-            self.start = max(self.start, min(values, default=OFFSET_MAX))
-        elif isinstance(condition, GreaterThan):
-            self.start = max(self.start, values[0] + 1)
-        if isinstance(condition, EqualTo | In | LessThanOrEqual):
-            self.end = min(self.end, max(values, default=-1) + 1)
-        elif isinstance(condition, LessThan):
-            self.end = min(self.end, values[0])
-
-
-def _column(condition: Any) -> str:  # noqa: ANN401 - one of several classes
-    """Return the column of a filter; empty if the filter is not supported."""
-    known = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual | In
-    if not isinstance(condition, known) or len(condition.attribute) != 1:
-        return ""
-    if not isinstance(condition, In) and condition.value is None:
-        return ""
-    return condition.attribute[0]
-
-
-def _values(condition: Any) -> tuple[Any, ...]:  # noqa: ANN401 - one of several classes
-    return tuple(condition.value) if isinstance(condition, In) else (condition.value,)
-
-
-def _holds(condition: Any, value: Any) -> bool:  # noqa: ANN401 - one of several classes
-    """Return whether a value passes a filter."""
-    if isinstance(condition, EqualTo | In):
-        return value in _values(condition)
-    if isinstance(condition, GreaterThan):
-        return bool(value > condition.value)
-    if isinstance(condition, GreaterThanOrEqual):
-        return bool(value >= condition.value)
-    if isinstance(condition, LessThan):
-        return bool(value < condition.value)
-    return bool(value <= condition.value)

@@ -1,6 +1,5 @@
 """`spark.read`: files, our Kafka port and Spark's own connector read the same from a server."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +7,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan
 
 from pidlease.core.pid import Policy, make_pid
 from pidlease.spark.reader.log_directory import segment_batches
@@ -27,6 +25,7 @@ COLUMNS = [
 ]  # fmt: skip
 NUMBERS = ["pid", "generation", "sequence"]
 LEASED = 600
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def read(spark: "SparkSession", server: PidleaseServer, way: str, **options: str) -> "DataFrame":
@@ -87,56 +86,57 @@ def test_numbers_of_leased_and_kafka_producers_are_dense(
 # ---------------------------------------------------------------------- what is not read
 
 
-def parts_of(server: PidleaseServer, *filters: Any, **options: str) -> list[Any]:
+def bytes_of(server: PidleaseServer, **options: str) -> int:
+    """The bytes of the batches that a table of topic t reads."""
     given = {"path": str(server.data_dir), "subscribe": "t", **options}
-    reader = LogReader(given, schema_of(given))
-    list(reader.pushFilters(list(filters)))
-    return [task.value for task in reader.partitions()]
-
-
-def bytes_of(parts: list[Any]) -> int:
-    found = [batch for part in parts for batch in segment_batches(part)]
+    tasks = LogReader(given, schema_of(given)).partitions()
+    found = [batch for task in tasks for batch in segment_batches(task.value)]
     return sum(len(batch.data) for batch in found if isinstance(batch, StoredBatch))
 
 
-@pytest.mark.parametrize(
-    ("asked", "keeps"),
-    [
-        (EqualTo(("partition",), 1), lambda p, n: p == 1),
-        (In(("partition",), (0, 2)), lambda p, n: p != 1),
-        (GreaterThan(("partition",), 1), lambda p, n: p == 2),
-        (EqualTo(("offset",), 700), lambda p, n: n == 700),
-        (In(("offset",), (700, 750)), lambda p, n: 700 <= n <= 750),
-        (LessThan(("offset",), 300), lambda p, n: n < 300),
-        (GreaterThanOrEqual(("offset",), 1500), lambda p, n: n >= 1500),
-        (GreaterThan(("offset",), 1500), lambda p, n: n > 1500),
-        (EqualTo(("topic",), "other"), lambda p, n: False),
-    ],
-)
-def test_parts_that_a_filter_leaves_out_are_not_read(
-    live: PidleaseServer, asked: Any, keeps: Callable[[int, int], bool]
-) -> None:
-    every, found = parts_of(live), parts_of(live, asked)
-    assert len(found) < len(every)
-    assert bytes_of(found) < bytes_of(every)
-    expected = {
-        (part.partition, n) for part in every for n in range(part.start, part.end)
-        if keeps(part.partition, n)
-    }  # fmt: skip
-    assert {(part.partition, n) for part in found for n in range(part.start, part.end)} == expected
+def test_segments_without_the_offsets_asked_for_are_not_read(live: PidleaseServer) -> None:
+    whole = bytes_of(live)
+    one = bytes_of(live, subscribe="", assign='{"t": [1]}')
+    assert 0 < one < whole / 2
+    some = bytes_of(live, subscribe="", assign='{"t": [1]}', startingOffsets='{"t": {"1": 300}}',
+                    endingOffsets='{"t": {"1": 400}}')  # fmt: skip
+    assert 0 < some < one / 2
 
 
+@pytest.mark.parametrize("pushed", ["false", "true"])
 @pytest.mark.parametrize("way", ["files", "port"])
-def test_filters_change_nothing_but_what_is_read(
-    spark: "SparkSession", live: PidleaseServer, way: str
+def test_the_filter_of_a_query_leaves_nothing_out_of_the_next(
+    spark: "SparkSession", live: PidleaseServer, way: str, pushed: str
 ) -> None:
-    found = read(spark, live, way).where("partition = 1 and offset > 100 and offset <= 250")
-    assert found.rdd.getNumPartitions() < read(spark, live, way).rdd.getNumPartitions()
-    assert sorted(row.offset for row in found.collect()) == list(range(101, 251))
-    sends = read(spark, live, way, rows="sends")
-    some = sends.where("offset >= 120 and partition = 0")
-    offsets = [row.offset for row in sends.collect() if row.offset >= 120 and not row.partition]
-    assert sorted(row.offset for row in some.collect()) == sorted(offsets)
+    spark.conf.set(PUSHDOWN, pushed)
+    try:
+        for kind in ("records", "sends"):
+            table = read(spark, live, way, rows=kind)
+            offsets = [(row.partition, row.offset) for row in table.collect()]
+            some = table.where("partition = 1 and offset > 100 and offset <= 250")
+            expected = [each for each in offsets if each[0] == 1 and 100 < each[1] <= 250]
+            assert expected
+            assert sorted((row.partition, row.offset) for row in some.collect()) == sorted(expected)
+            assert table.count() == len(offsets)
+            both = table.where("partition = 0").union(table.where("topic = 't' and partition > 0"))
+            assert both.count() == len(offsets)
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def test_a_table_stays_as_it_was_when_it_was_first_read(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    pid = make_pid(Policy.KAFKA, 3)
+    with Logs(tmp_path / "data") as logs:
+        logs.topic("t")
+        logs.append("t", 0, [encoded(Origin(pid), 0, 0, 10)])
+        source = spark.read.format("pidlease").option("subscribe", "t")
+        table = source.load(str(logs.path))
+        assert table.count() == 10
+        logs.append("t", 0, [encoded(Origin(pid), 0, 10, 10)])
+        assert table.count() == 10
+        assert source.load(str(logs.path)).count() == 20
 
 
 @pytest.mark.parametrize("way", ["files", "port"])

@@ -14,7 +14,7 @@ from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.kafka.records.varints import VarintReader
 from pidlease.spark.errors import ReadError
 from pidlease.spark.reader import batch_columns as columns
-from pidlease.spark.reader.log_parts import OFFSET_MAX, KafkaPart, StoredBatch
+from pidlease.spark.reader.log_parts import KafkaPart, StoredBatch
 from pidlease.spark.reader.record_rows import records
 from tests.copier.logs import Record, batch_of, with_crc
 from tests.property.profile import examples
@@ -39,7 +39,7 @@ _batch = st.tuples(
 )
 
 
-def part_of(start: int = 0, end: int = OFFSET_MAX) -> KafkaPart:
+def part_of(start: int = 0, end: int = 2**63 - 1) -> KafkaPart:
     return KafkaPart("unused", "t", 0, start, end)
 
 
