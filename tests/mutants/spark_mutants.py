@@ -1,4 +1,4 @@
-"""A broken sink: rows of a source that goes back, the ends of a destination."""
+"""A broken sink, source or audit: rows of a source that goes back, the ends of a destination."""
 
 from typing import Final
 
@@ -9,6 +9,8 @@ _CHECKPOINT: Final = "pidlease/spark/sink/spark_checkpoint.py"
 _PREPARATION: Final = "pidlease/spark/sink/run_preparation.py"
 
 _STATE: Final = ("tests/spark/sink/test_run_state.py",)
+
+_AUDIT: Final = "tests/spark/audit/test_command.py"
 
 SPARK: Final = (
     Mutant(
@@ -41,5 +43,12 @@ SPARK: Final = (
         old_highs = await self._logs.last_of_old_pids(state, leased)
 """,
         ("tests/spark/sink/test_replaced_runs.py",),
+    ),
+    Mutant(
+        "records without a PID count as checked",
+        "pidlease/spark/audit/log_audit.py",
+        'F.when(~has_pid, F.col("records"))',
+        "F.lit(0)",
+        (f"{_AUDIT}::test_records_that_cannot_be_checked_are_not_called_sound",),
     ),
 )

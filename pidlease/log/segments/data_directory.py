@@ -136,7 +136,7 @@ class DataDirectory(LogStore):
     @property
     def names(self) -> Path:
         """The file of the bindings of names."""
-        return self.path / "sequence" / "names"
+        return names_file(self.path)
 
     @property
     def groups(self) -> Path:
@@ -297,6 +297,11 @@ def _partition_folder(topic: Topic, number: int) -> str:
 def sequence_file(path: Path) -> Path:
     """Return the file of the PID sequence in a data directory."""
     return path / "sequence" / "blocks"
+
+
+def names_file(path: Path) -> Path:
+    """Return the file of the bindings of names in a data directory."""
+    return path / "sequence" / "names"
 
 
 def claim_folder(files: Files, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from pidlease.spark.audit.audit_summary import Row, Summary
+from pidlease.spark.audit.audit_summary import Row, Summary, affected, unchecked
 from pidlease.spark.audit.log_audit import Audit
 from pidlease.spark.audit.send_history import VIOLATIONS
 from pidlease.spark.audit.svg_charts import bars, over_time
@@ -19,6 +19,7 @@ _POLICY_CLASSES: Final = {name: f"p-{name}" for name in _POLICIES}
 _KIND_CLASSES: Final = {name: f"k-{name}" for name in VIOLATIONS}
 #: The number of producers in the chart.
 _TOP: Final = 12
+_TIMES: Final = "UTC, by the records' own timestamps: a copy has those of its source"
 
 _TOPICS: Final = (
     "topic", "policy", "producers", "records", "sends", "duplicates", "gaps", "fenced",
@@ -42,9 +43,11 @@ _DAMAGED: Final = ("topic", "partition", "offset", "segment", "position", "damag
 _STYLE: Final = """
 :root{color-scheme:light dark;--back:#fbfbfa;--card:#fff;--text:#22262b;--dim:#69717c;
 --line:#e3e5e8;--good:#1c7c4a;--bad:#b3261e;--bad-back:#fdecea;--good-back:#e8f5ee;
+--warn:#7a5a00;--warn-back:#fff4d6;
 --a:#3b6fb6;--b:#d98324;--c:#4c9a6a;--d:#8a63b8;--e:#9aa3ad;--f:#c2453c;--g:#2e9aa6}
 @media (prefers-color-scheme:dark){:root{--back:#14171a;--card:#1c2024;--text:#e4e7ea;
 --dim:#98a1ac;--line:#30363c;--good:#6fcf9b;--bad:#ff8a80;--bad-back:#3a1f1d;--good-back:#183024;
+--warn:#f0c75e;--warn-back:#352c12;
 --a:#6ea0e4;--b:#eba65a;--c:#74c294;--d:#b493dc;--e:#717a84;--f:#ee7a72;--g:#5cc4cf}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--text);
@@ -57,6 +60,7 @@ header p{margin:0;color:var(--dim)}header .log{color:var(--text);overflow-wrap:a
 .verdict{padding:10px 14px;border-radius:8px;font-weight:600;margin:18px 0}
 .sound{background:var(--good-back);color:var(--good)}
 .wrong{background:var(--bad-back);color:var(--bad)}
+.unchecked{background:var(--warn-back);color:var(--warn)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(120px,1fr));gap:10px}
 .tiles div,section{background:var(--card);border:1px solid var(--line);border-radius:10px}
 .tiles div{padding:10px 14px}
@@ -122,17 +126,17 @@ def report(summary: Summary, made_ms: int) -> str:
     body = [
         _head(summary, made_ms),
         _section("Records over time, by policy",
-                 over_time(summary.records, _POLICIES, _POLICY_CLASSES)),
-        _section("Violations over time, by kind",
-                 over_time(summary.wrong, VIOLATIONS, _KIND_CLASSES)) if wrong else "",
+                 over_time(summary.records, _POLICIES, _POLICY_CLASSES), _TIMES),
+        _section("Records of violations over time, by kind",
+                 over_time(summary.wrong, VIOLATIONS, _KIND_CLASSES), _TIMES) if wrong else "",
         _section("Producers", _top(summary),
                  "those with most violations" if wrong else "those with most records"),
         _table("Topics and policies", _TOPICS, summary.topics),
         _table("Damaged places", _DAMAGED, summary.damages, totals.damages),
-        _table("Violations", _FOUND, _named(summary.violations), wrong),
-        _table("Notices", _FOUND, _named(summary.notices), sum(totals.notices.values()),
+        _table("Violations", _FOUND, _timed(summary.violations), wrong),
+        _table("Notices", _FOUND, _timed(summary.notices), sum(totals.notices.values()),
                "no rule is broken"),
-        _table("Producers by partition", _PRODUCERS, _named(summary.producers)),
+        _table("Producers by partition", _PRODUCERS, summary.producers),
     ]  # fmt: skip
     title = escape(f"Audit of {summary.log}")
     return (
@@ -146,16 +150,21 @@ def report(summary: Summary, made_ms: int) -> str:
 def _head(summary: Summary, made_ms: int) -> str:
     totals = summary.totals
     wrong = sum(totals.violations.values())
-    verdict = '<p class="verdict sound">No violation, and nothing damaged.</p>'
-    if not totals.sound:
-        parts = [f"{count:,} {escape(kind)}" for kind, count in totals.violations.items()]
+    verdict = ""
+    if totals.wrong:
+        parts = [f"{kind}: {affected(totals, kind)}" for kind in totals.violations]
         if totals.damages:
             places = "place" if totals.damages == 1 else "places"
             parts.append(f"{totals.damages:,} damaged {places}")
-        verdict = f'<p class="verdict wrong">{", ".join(parts)}</p>'
+        verdict = f'<p class="verdict wrong">{escape("; ".join(parts))}</p>'
+    elif totals.sound:
+        verdict = '<p class="verdict sound">No violation, and nothing damaged.</p>'
+    if totals.unchecked:
+        verdict += f'<p class="verdict unchecked">{escape(unchecked(totals))}</p>'
     numbers = (
         ("records", totals.records), ("sends", totals.sends), ("producers", totals.producers),
-        ("partitions", totals.partitions), ("bytes", totals.bytes), ("violations", wrong),
+        ("partitions", totals.partitions), ("bytes", totals.bytes),
+        ("records not checked", totals.unchecked), ("violations", wrong),
         ("notices", sum(totals.notices.values())), ("damaged places", totals.damages),
     )  # fmt: skip
     tiles = "".join(f"<div><b>{value:,}</b><span>{name}</span></div>" for name, value in numbers)
@@ -169,7 +178,7 @@ def _top(summary: Summary) -> str:
     by = "violations" if summary.totals.violations else "records"
     rows = sorted(summary.producers, key=lambda row: -row[by])[:_TOP]
     return bars([
-        (f"{_producer(row)} on {row['topic']}-{row['partition']}", row[by],
+        (f"{row['producer']} on {row['topic']}-{row['partition']}", row[by],
          _POLICY_CLASSES[row["policy"]])
         for row in rows if row[by]
     ])  # fmt: skip
@@ -208,16 +217,9 @@ def _cell(name: str, value: Any) -> str:  # noqa: ANN401 - whatever a table hold
     return f'<td class="{css}">{text}</td>'
 
 
-def _named(rows: Sequence[Row]) -> list[Row]:
-    """Add the producer's name and the readable time to rows."""
-    return [
-        {**row, "producer": _producer(row), "time": _time(row.get("timestamp", -1))} for row in rows
-    ]
-
-
-def _producer(row: Row) -> str:
-    """Return the producer id, or the PID."""
-    return str(row["producer_id"] or row["pid"])
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    """Add the readable time to rows."""
+    return [{**row, "time": _time(row["timestamp"])} for row in rows]
 
 
 def _time(ms: int) -> str:

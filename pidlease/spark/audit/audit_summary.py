@@ -1,13 +1,15 @@
 """Summarizes an audit: the first rows of its tables, for the console and the report."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from pidlease.spark.audit.first_pass import MINUTE_MS
+from pidlease.spark.audit.first_pass import MINUTE_MS, NAMELESS
 from pidlease.spark.audit.log_audit import Audit, Totals
+from pidlease.spark.audit.send_history import GAP, LOST
 
 #: Rows of a table on the console.
 SHOWN: Final = 20
@@ -39,12 +41,14 @@ class TimeSeries:
 class Summary:
     """The first rows of each table, the worst ones first.
 
+    Rows of a producer have its name, or else its PID, as `producer`.
+
     Attributes:
         log: the name of the log.
         topics: sums by topic and policy.
         violations: in the order of the log.
         records: records over time, by policy.
-        wrong: violations over time, by kind.
+        wrong: records of violations over time, by kind; of gaps the missing sequence numbers.
     """
 
     log: str
@@ -58,31 +62,72 @@ class Summary:
     wrong: TimeSeries
 
 
-def summary(audit: Audit, log: str, rows: int = SHOWN) -> Summary:
+def summary(
+    audit: Audit, log: str, rows: int = SHOWN, names: Mapping[int, str] | None = None
+) -> Summary:
     """Summarize an audit.
 
     Parameters:
         log: the name of the log.
         rows: the most rows of a table.
+        names: the producers' names, by PID (`LogDirectory.names`).
     """
+
+    def named(table: DataFrame) -> list[Row]:
+        return [{**row, "producer": _producer(row, names or {})} for row in _rows(table, rows)]
+
     order = ("topic", "partition", "offset")
     records, wrong = _over_time(audit)
     return Summary(
         log=log,
         totals=audit.totals,
         topics=_rows(_topics(audit.producers), rows),
-        producers=_rows(
-            audit.producers.where(F.col("policy") != "none").orderBy(
+        producers=named(
+            audit.producers.where(F.col("policy") != NAMELESS).orderBy(
                 F.desc("violations"), F.desc("notices"), F.desc("records"), *order[:2], "pid"
-            ),
-            rows,
+            )
         ),
-        violations=_rows(audit.violations.orderBy(*order), rows),
-        notices=_rows(audit.notices.orderBy(*order), rows),
+        violations=named(audit.violations.orderBy(*order)),
+        notices=named(audit.notices.orderBy(*order)),
         damages=_rows(audit.damages.orderBy(*order), rows),
         records=records,
         wrong=wrong,
     )
+
+
+def verdict(totals: Totals) -> str:
+    """Return the verdict on a log as a sentence part, after "the log is"."""
+    if totals.wrong:
+        return "not sound"
+    if not totals.unchecked:
+        return "sound"
+    checked = "sound, as far as it was checked: " if totals.unchecked < totals.records else ""
+    return f"{checked}{unchecked(totals)}"
+
+
+def unchecked(totals: Totals) -> str:
+    """Return how many records were not checked, and why."""
+    return (
+        f"not checked: {totals.unchecked:,} of {_counted(totals.records, 'record')}, which have no"
+        " PID, or one of Kafka's own"
+    )
+
+
+def affected(totals: Totals, kind: str) -> str:
+    """Return how many records the findings of a kind affect."""
+    findings = totals.violations.get(kind, 0) + totals.notices.get(kind, 0)
+    records = "missing sequence number" if kind in (GAP, LOST) else "record"
+    return f"{_counted(totals.affected[kind], records)} in {_counted(findings, 'finding')}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _producer(row: Row, names: Mapping[int, str]) -> str:
+    """Return a producer's id (policy epoch), its name and PID, or its PID."""
+    pid = row["pid"]
+    return row["producer_id"] or (f"{names[pid]} ({pid})" if pid in names else str(pid))
 
 
 def _rows(table: DataFrame, limit: int) -> list[Row]:
@@ -119,5 +164,5 @@ def _over_time(audit: Audit) -> tuple[TimeSeries, TimeSeries]:
         return TimeSeries(begin * MINUTE_MS, step * MINUTE_MS, numbers)
 
     minute = F.floor(F.col("timestamp") / MINUTE_MS).cast("long").alias("minute")
-    wrong = audit.violations.select("kind", minute, F.lit(1).alias("one"))
-    return series(timeline, "policy", "records"), series(wrong, "kind", "one")
+    wrong = audit.violations.select("kind", minute, "numbers")
+    return series(timeline, "policy", "records"), series(wrong, "kind", "numbers")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.storagelevel import StorageLevel
 
@@ -44,8 +44,12 @@ class Totals:
         bytes: of batches, compressed.
         suspects: producers with sends that were validated one by one.
         violators: producers that have broken a rule.
-        violations: by kind.
-        notices: by kind.
+        unchecked: records without a PID of pidlease: they have none, or one of Kafka's own. They
+            have no sequence numbers that a rule of pidlease holds for, and may be duplicates.
+        violations: findings by kind.
+        notices: findings by kind.
+        affected: by kind of these findings, their records; of gaps and of what is lost to damage,
+            the missing sequence numbers.
     """
 
     partitions: int
@@ -55,14 +59,21 @@ class Totals:
     bytes: int
     suspects: int
     violators: int
+    unchecked: int
     violations: dict[str, int]
     notices: dict[str, int]
+    affected: dict[str, int]
     damages: int
 
     @property
+    def wrong(self) -> bool:
+        """Whether there is a violation or damage."""
+        return bool(self.damages or sum(self.violations.values()))
+
+    @property
     def sound(self) -> bool:
-        """Whether there is no violation and no damage."""
-        return not self.damages and not sum(self.violations.values())
+        """Whether all records were checked, and nothing is wrong."""
+        return not self.wrong and not self.unchecked
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,8 @@ class Audit:
     """The result of an audit. Spark keeps the tables on its workers while they are referenced.
 
     Attributes:
-        producers: a row for each producer and partition.
+        producers: a row for each producer and partition. The columns of violations count records,
+            `gaps` counts missing sequence numbers.
         violations: a row for each finding that breaks a rule.
         notices: a row for each finding that breaks none.
         damages: a row for each damaged place.
@@ -105,7 +117,7 @@ def audit(sends: DataFrame, report: ReportStep = lambda _: None) -> Audit:
     if number:
         report(f"validating the sends of {number:,} producers")
     judged = _computed(_judged(rows, suspects, number, logs))
-    kinds = _kinds(judged) if number else {}
+    kinds = _kinds(judged) if number else []
     report("adding up")
     producers = _computed(_producers(of_producers, judged, any_wrong=bool(number)))
     return Audit(
@@ -154,9 +166,10 @@ def _nothing(rows: DataFrame) -> DataFrame:
     return rows.sparkSession.range(0).select(*empty)
 
 
-def _kinds(judged: DataFrame) -> dict[str, int]:
-    """Count the findings by kind."""
-    return {each["kind"]: each["count"] for each in judged.groupBy("kind").count().collect()}
+def _kinds(judged: DataFrame) -> list[Row]:
+    """Count the findings by kind, and add up what they affect."""
+    counts = F.count("*").alias("findings"), F.sum("numbers").alias("affected")
+    return judged.groupBy("kind").agg(*counts).collect()
 
 
 def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -> DataFrame:
@@ -177,7 +190,7 @@ def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -
     wrong = judged.groupBy(*PRODUCER_KEY).agg(
         _numbers("duplicates", DUPLICATE, OVERLAP),
         _numbers("gaps", GAP),
-        *(F.count_if(F.col("kind") == kind).alias(kind) for kind in (LATE, FENCED, MALFORMED)),
+        *(_numbers(kind, kind) for kind in (LATE, FENCED, MALFORMED)),
         F.count_if(F.col("kind").isin(*VIOLATIONS)).alias("violations"),
         F.count_if(F.col("kind").isin(*NOTICES)).alias("notices"),
     )
@@ -192,20 +205,27 @@ def _numbers(name: str, *kinds: str) -> Column:
     return F.sum(mine).alias(name)
 
 
-def _totals(producers: DataFrame, kinds: dict[str, int], suspects: int, damages: int) -> Totals:
+def _totals(producers: DataFrame, kinds: list[Row], suspects: int, damages: int) -> Totals:
     has_pid = F.col("policy") != passes.NAMELESS
     row = producers.agg(
         F.count_distinct("topic", "partition").alias("partitions"),
         F.count_if(has_pid).alias("producers"),
         F.count_if(F.col("violations") > 0).alias("violators"),
-        *(F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in ("records", "sends", "bytes")),
+        _sum(F.when(~has_pid, F.col("records"))).alias("unchecked"),
+        *(_sum(F.col(each)).alias(each) for each in ("records", "sends", "bytes")),
     ).first()
     if row is None:
         raise AssertionError("an aggregate is one row")
+    findings = {each["kind"]: each["findings"] for each in kinds}
     return Totals(
         **row.asDict(),
         suspects=suspects,
-        violations={kind: kinds[kind] for kind in VIOLATIONS if kind in kinds},
-        notices={kind: kinds[kind] for kind in NOTICES if kind in kinds},
+        violations={kind: findings[kind] for kind in VIOLATIONS if kind in findings},
+        notices={kind: findings[kind] for kind in NOTICES if kind in findings},
+        affected={each["kind"]: each["affected"] for each in kinds},
         damages=damages,
     )
+
+
+def _sum(numbers: Column) -> Column:
+    return F.coalesce(F.sum(numbers), F.lit(0))

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from pidlease.coordination.file.file_names import parse_line
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.records.record_batch import HEADER_BYTES, read_header
 from pidlease.log.segments import sparse_index
 from pidlease.log.segments.batch_search import Broken, walk
-from pidlease.log.segments.data_directory import read_identity
+from pidlease.log.segments.data_directory import names_file, read_identity
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import read_log_start
 from pidlease.log.segments.scan import BrokenBatchError, is_torn, scan_headers
@@ -23,8 +24,9 @@ from pidlease.log.segments.sparse_index import OFFSET_ENTRY
 from pidlease.spark.errors import ReadError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import LogDamage, Part, SegmentPart, StoredBatch
+from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.errors import DamagedLogError, DataFolderError
-from pidlease.storage.files import OpenFile, RealFiles
+from pidlease.storage.files import OpenFile, RealFiles, read_file
 from pidlease.storage.topics.topic_store import TopicStore
 from pidlease.verify.read_only_files import ReadOnlyFiles
 
@@ -86,6 +88,29 @@ class LogDirectory:
             except (DataFolderError, OSError) as other:
                 raise ReadError(str(other)) from None
         raise ReadError(f"{self.path}: its topics cannot be read: {error}")
+
+    def names(self) -> dict[int, str]:
+        """Return the names of producers by PID, as far as the directory has their bindings.
+
+        Raises:
+            ReadError: the bindings are damaged, or cannot be read.
+        """
+        path = names_file(self._folder)
+        try:
+            if not FILES.exists(path):
+                return {}  # in front of Kafka, names are bound elsewhere
+            lines, _ = split_torn(read_file(FILES, path))
+        except OSError as error:
+            raise ReadError(f"{path} cannot be read: {error}") from None
+        found: dict[int, str] = {}
+        for number, line in enumerate(lines, 1):
+            changes = parse_line(line)
+            if changes is None:
+                raise ReadError(f"{path}: line {number} is damaged; `pidlease verify` says more")
+            for name, binding in changes.items():
+                if binding is not None:
+                    found |= dict.fromkeys(binding.all_pids(), name)
+        return found
 
     def ranges(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
         """Return the offsets that partitions have.

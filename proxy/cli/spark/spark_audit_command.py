@@ -8,7 +8,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.cli.console import WRONG, cannot_run, pairs_table, plain_table, print_table, stdout
+from proxy.cli.console import (
+    WRONG,
+    cannot_run,
+    pairs_table,
+    plain_table,
+    print_table,
+    printable,
+    stderr,
+    stdout,
+)
 from proxy.cli.spark.job_progress import progress
 from proxy.cli.spark.spark_copy_command import is_spark
 from proxy.cli.spark.spark_installed import needs_spark
@@ -20,6 +29,8 @@ if TYPE_CHECKING:
     from pidlease.spark.audit.log_audit import ReportStep
 
 _KAFKA: Final = "kafka:"
+#: Exit code: nothing is wrong, but some records could not be checked.
+_UNCHECKED: Final = 3
 _TOPICS: Final = ("topic", "policy", "producers", "records", "sends", "duplicates", "gaps",
                   "fenced", "violations", "notices")  # fmt: skip
 _PRODUCERS: Final = ("records", "sends", "generation", "first_sequence", "last_sequence",
@@ -41,11 +52,14 @@ def audit(
 ) -> None:
     """Check all that producers have sent.
 
+    Records without a PID of pidlease cannot be checked, and may be duplicates: those of producers without idempotence, and those under PIDs of Kafka's own, of transactions and of producers that write past pidlease. If all others are sound, the exit code is 3; choose topics without such records to get 0.
+
     Exit codes:
-    0: sound
+    0: sound: all records were checked
     1: violations, or damage
     2: it could not be checked
-    """
+    3: no violation and no damage, but some records could not be checked
+    """  # noqa: E501 - a paragraph is one line in the help
     needs_spark()
     from pidlease.spark.errors import text_of  # noqa: PLC0415 - PySpark is an extra
     from pidlease.spark.spark_session import session  # noqa: PLC0415
@@ -67,8 +81,10 @@ def audit(
     _show(stdout(), shown)
     if output is not None:
         stdout().print(f"written to {output / 'report.html'}", markup=False, soft_wrap=True)
-    if not shown.totals.sound:
+    if shown.totals.wrong:
         raise typer.Exit(WRONG)
+    if not shown.totals.sound:
+        raise typer.Exit(_UNCHECKED)
 
 
 def audit_log(
@@ -93,11 +109,26 @@ def audit_log(
 
     sends = spark.read.format("pidlease").options(**options).load()
     found = auditing.audit(sends, report)
-    shown = auditing.summary(found, log, SHOWN if output is None else REPORTED)
+    names = _names(options.get("path"))
+    shown = auditing.summary(found, log, SHOWN if output is None else REPORTED, names)
     if output is not None:
         report("writing the report")
         auditing.write_audit(found, shown, output, int(time.time() * 1000))
     return shown
+
+
+def _names(path: str | None) -> dict[int, str]:
+    """Return the names of producers by PID; a log over the Kafka protocol has none."""
+    from pidlease.spark.errors import ReadError  # noqa: PLC0415 - PySpark is an extra
+    from pidlease.spark.reader.log_directory import LogDirectory  # noqa: PLC0415
+
+    if path is None:
+        return {}
+    try:
+        return LogDirectory(path).names()
+    except ReadError as error:
+        stderr().print(f"producers are shown without names: {error}", markup=False, soft_wrap=True)
+        return {}
 
 
 def _options(log: str, topics: str, regex: str) -> dict[str, str]:
@@ -119,28 +150,27 @@ def _options(log: str, topics: str, regex: str) -> dict[str, str]:
 
 
 def _show(console: Console, shown: "Summary") -> None:
+    from pidlease.spark.audit.audit_summary import affected, verdict  # noqa: PLC0415
+
     totals = shown.totals
     _table(console, "topics and policies", _TOPICS, shown.topics, 0)
     wrong = [row for row in shown.producers if row["violations"]]
     if wrong:
-        rows = [
-            {**row, "producer": _producer(row), "on": f"{row['topic']}-{row['partition']}"}
-            for row in wrong
-        ]
+        rows = [{**row, "on": f"{row['topic']}-{row['partition']}"} for row in wrong]
         columns = ("producer", "on", *_PRODUCERS)
         _table(console, "producers with violations", columns, rows, totals.violators)
-    kinds = (*totals.violations.items(), *totals.notices.items())
     _lines(console, shown.damages, totals.damages, "red")
     _lines(console, shown.violations, sum(totals.violations.values()), "red")
     _lines(console, shown.notices, sum(totals.notices.values()), "yellow")
     table = pairs_table(shown.log)
     for name in ("partitions", "producers", "records", "sends", "bytes"):
         table.add_row(name, f"{getattr(totals, name):,}")
-    for kind, count in kinds:
-        table.add_row(kind, f"{count:,}")
+    table.add_row("records not checked", f"{totals.unchecked:,}")
+    for kind in (*totals.violations, *totals.notices):
+        table.add_row(kind, affected(totals, kind))
     table.add_row("damaged places", f"{totals.damages:,}")
-    verdict = Text("sound", style="green") if totals.sound else Text("not sound", style="red")
-    table.add_row("the log is", verdict)
+    style = "green" if totals.sound else "red" if totals.wrong else "yellow"
+    table.add_row("the log is", Text(verdict(totals), style=style))
     console.print(table)
 
 
@@ -177,10 +207,4 @@ def _line(row: dict[str, Any]) -> str:
         return f"damaged: {where}, {row['segment']} byte {row['position']}: {row['damage']}"
     numbers = f"generation {row['generation']}, sequences {row['first']}..{row['last']}"
     detail = f": {row['detail']}" if row["detail"] else ""
-    return f"{row['kind']}: {where}, {_producer(row)}, {numbers}{detail}"
-
-
-def _producer(row: dict[str, Any]) -> str:
-    if row["producer_id"]:
-        return f"{row['producer_id']!r}"
-    return str(row["pid"])
+    return f"{row['kind']}: {where}, {printable(row['producer'])}, {numbers}{detail}"

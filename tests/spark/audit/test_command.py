@@ -12,7 +12,10 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from pidlease.coordination.file.file_names import FileNames
+from pidlease.coordination.name_bindings import Binding, BindingChange
 from pidlease.core.pid import Policy, make_pid
+from pidlease.storage.files import RealFiles
 from proxy.cli.spark.spark_audit_command import audit
 from proxy.cli.spark.spark_rebuild_command import rebuild
 from tests.servers.pidlease import PidleaseServer
@@ -111,6 +114,11 @@ def test_what_is_wrong_is_shown_and_written(command: CliRunner, tmp_path: Path) 
     assert page.tags.count("svg") == 3
     assert NASTY.producer_id in page.cells
     assert {"duplicate", "gap", str(KAFKA.pid), "the first one is at offset 40"} <= set(page.cells)
+    assert (
+        "duplicate: 5 records in 1 finding; gap: 20 missing sequence numbers in 1 finding"
+        in content
+    )
+    assert "not checked: 3 of 113 records" in content
     spark = SparkSession.builder.getOrCreate()
     violations = spark.read.parquet(str(output / "violations.parquet")).collect()
     assert {(row.kind, row.offset, row.numbers) for row in violations} == {
@@ -129,6 +137,40 @@ def test_a_sound_log_is_exit_code_0(command: CliRunner, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "sound" in result.output
     assert "other" not in result.output
+
+
+def test_records_that_cannot_be_checked_are_not_called_sound(
+    command: CliRunner, tmp_path: Path
+) -> None:
+    path, output = fill(tmp_path / "data", wrong=False), tmp_path / "out"
+    result = run(command, "audit", "--log", str(path), "--output", str(output))
+    assert result.exit_code == 3, result.output
+    assert "not checked: 3 of 103 records" in result.output
+    content = (output / "report.html").read_text()
+    assert "not checked: 3 of 103 records" in content
+    assert "No violation" not in content
+    assert "own timestamps" in content  # what the axis of time is
+
+
+def test_producers_are_shown_by_their_names(command: CliRunner, tmp_path: Path) -> None:
+    pids = [make_pid(Policy.STRICT, number) for number in (1, 2)]
+    with Logs(tmp_path / "data") as logs:
+        logs.topic("t")
+        names = FileNames(RealFiles(), logs.folder.names)
+        for generation, pid in enumerate(pids):
+            bound = Binding(pid, generation, former=pids[0] if generation else -1)
+            names.change_many([BindingChange("till-1", names.get_many(["till-1"])[0], bound)])
+            # Two of 5 records, with a gap of 15 numbers between them.
+            logs.append("t", 0, [encoded(Origin(pid), 0, 20 * place, 5) for place in range(2)])
+    result = run(command, "audit", "--log", str(logs.path))
+    assert result.exit_code == 1
+    for pid, offset in zip(pids, (5, 15), strict=True):
+        assert f"gap: t-0 offset {offset}, till-1 ({pid})" in result.output
+    logs.folder.names.write_bytes(b"{} 00000000\n" * 2)
+    result = run(command, "audit", "--log", str(logs.path))
+    assert result.exit_code == 1
+    assert "without names" in result.stderr
+    assert "till-1" not in result.output
 
 
 @in_the_soak
