@@ -10,6 +10,8 @@ _PREPARATION: Final = "pidlease/spark/sink/run_preparation.py"
 
 _STATE: Final = ("tests/spark/sink/test_run_state.py",)
 
+_STREAM: Final = "tests/spark/source/test_stream.py"
+
 _AUDIT: Final = "tests/spark/audit/test_command.py"
 
 SPARK: Final = (
@@ -50,5 +52,26 @@ SPARK: Final = (
         'F.when(~has_pid, F.col("records"))',
         "F.lit(0)",
         (f"{_AUDIT}::test_records_that_cannot_be_checked_are_not_called_sound",),
+    ),
+    Mutant(
+        "a deleted topic of a pattern is passed over",
+        "pidlease/spark/source/stream_reader.py",
+        "            self._report_gone(partition)\n            if partition in begin:",
+        "            if partition in begin:",
+        (f"{_STREAM}::test_a_deleted_topic_of_a_pattern_is_a_loss",),
+    ),
+    Mutant(
+        "a topic that is deleted before its first micro-batch is passed over",
+        "pidlease/spark/source/stream_reader.py",
+        "(begin.keys() | (self._target or {}).keys())",
+        "begin.keys()",
+        (f"{_STREAM}::test_a_topic_that_is_deleted_during_a_query_of_what_is_there_is_a_loss",),
+    ),
+    Mutant(
+        "a pattern matches whole names",
+        "pidlease/spark/source/source_logs.py",
+        "re.search(",
+        "re.fullmatch(",
+        ("tests/spark/source/test_options.py::test_a_pattern_is_searched_for_in_the_names",),
     ),
 )

@@ -68,7 +68,7 @@ class PartitionChoice:
 
     Attributes:
         topics: all partitions of these topics.
-        pattern: all partitions of the topics that it matches as a whole.
+        pattern: all partitions of the topics whose names have a match of it.
         partitions: these partitions.
     """
 

@@ -77,7 +77,8 @@ def chosen(choice: PartitionChoice, topics: dict[str, int]) -> list[TopicPartiti
         return list(choice.partitions)
     names = list(choice.topics)
     if choice.pattern:
-        names = [name for name in sorted(topics) if re.fullmatch(choice.pattern, name)]
+        # As Spark's Kafka source does, not as Kafka's consumers do, which match whole names.
+        names = [name for name in sorted(topics) if re.search(choice.pattern, name)]
     if missing := [name for name in names if name not in topics]:
         raise ReadError(f"there is no topic {', '.join(missing)}")
     return [TopicPartition(name, number) for name in names for number in range(topics[name])]

@@ -63,6 +63,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Offsets = {}
         self._seen: dict[TopicPartition, OffsetRange] = {}
         self._looked_s = -math.inf
+        #: Partitions whose deletion was reported.
+        self._gone: set[TopicPartition] = set()
         #: The end of a query with trigger AvailableNow.
         self._target: Offsets | None = None
 
@@ -101,8 +103,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(starts, ends, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             raise ReadError(f"a limit of {type(limit).__name__} is not supported")
-        for partition in begin.keys() - ends.keys():
-            ends[partition] = begin[partition]
+        for partition in sorted((begin.keys() | (self._target or {}).keys()) - ends.keys()):
+            self._report_gone(partition)
+            if partition in begin:  # a new topic of that name is not taken for the old one
+                ends[partition] = begin[partition]
         return offsets_to_json(ends)
 
     @override
@@ -128,7 +132,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         topics = log.topics()
         existing = [each for each in moved if each.partition < topics.get(each.topic, 0)]
         for partition in sorted(set(moved) - set(existing)):
-            report_loss(f"{partition} is gone, and was not read to its end", self._settings)
+            self._report_gone(partition)
         parts = []
         for partition, available in log.ranges(existing).items():
             first = self._start(begin, partition, available)
@@ -159,6 +163,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return iter(()) if part is None else read(part, self._settings)
 
     # ------------------------------------------------------------------ helpers
+
+    def _report_gone(self, partition: TopicPartition) -> None:
+        """Report a deleted partition, once: Spark asks a hundred times a second.
+
+        Nobody knows whether all of its records were read, so this is a loss, as it is for Spark's
+        Kafka source.
+
+        Raises:
+            ReadError: option failOnDataLoss is set.
+        """
+        if partition not in self._gone:
+            report_loss(f"{partition} is gone: its topic was deleted, maybe with unread records",
+                        self._settings)  # fmt: skip
+            self._gone.add(partition)
 
     def _opened(self) -> SourceLog:
         if self._log is None:

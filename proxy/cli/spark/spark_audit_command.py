@@ -43,7 +43,9 @@ def audit(
     ],
     *,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas; default: all.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or a regular expression of their names.")] = "",
+    topics_regex: Annotated[
+        str, typer.Option(help="Or a regular expression that is searched for in their names.")
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for report.html, producers.parquet and violations.parquet."),

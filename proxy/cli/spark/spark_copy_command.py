@@ -39,7 +39,9 @@ def copy(  # noqa: PLR0913 - an option each
     checkpoint: Annotated[str, typer.Option(help="Spark's checkpoint of this copy.")],
     *,
     topics: Annotated[str, typer.Option(help="Topics, separated by commas.")] = "",
-    topics_regex: Annotated[str, typer.Option(help="Or a regular expression of their names.")] = "",
+    topics_regex: Annotated[
+        str, typer.Option(help="Or a regular expression that is searched for in their names.")
+    ] = "",
     leases: Annotated[
         str,
         typer.Option(help="URL of the destination's HTTP port; default: port 8080 of --to."),

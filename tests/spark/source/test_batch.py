@@ -149,8 +149,12 @@ def test_offsets_are_chosen_as_in_sparks_kafka_source(
     )  # fmt: skip
     expected = [("t", 0, n) for n in range(10, 20)] + [("t", 2, n) for n in range(5)]
     assert rows(found, COLUMNS[:3]) == expected
-    pattern = read(spark, live, way, subscribe="", subscribePattern="oth.*")
-    assert {row.topic for row in pattern.collect()} == {"other"}
+    for pattern, topics in (("th", {"other"}), ("t", {"t", "other"}), ("^t$", {"t"})):
+        given = {"subscribePattern": pattern, "kafka.bootstrap.servers": live.bootstrap}
+        own = spark.read.format("kafka").options(**given).load()
+        found = read(spark, live, way, subscribe="", subscribePattern=pattern)
+        for table in (own, found):
+            assert {row.topic for row in table.select("topic").distinct().collect()} == topics
 
 
 # ---------------------------------------------------------------------- what is deleted

@@ -13,7 +13,14 @@ from pidlease.spark.partition_offsets import offsets_from_json, offsets_to_json
 from pidlease.spark.reader import batch_columns as columns
 from pidlease.spark.reader.log_parts import KafkaPart, SegmentPart
 from pidlease.spark.reader.send_rows import SCHEMA
-from pidlease.spark.source.settings import EARLIEST, LATEST, read_settings, schema_of
+from pidlease.spark.source.settings import (
+    EARLIEST,
+    LATEST,
+    PartitionChoice,
+    read_settings,
+    schema_of,
+)
+from pidlease.spark.source.source_logs import chosen
 from pidlease.spark.source.stream_reader import limited
 from pidlease.spark.spark_options import check_names
 
@@ -87,6 +94,15 @@ def test_parts_travel_and_do_not_show_passwords() -> None:
     files = SegmentPart("/data", "t", 0, (0, 10), 1, 12)
     assert pickle.loads(pickle.dumps((kafka, files))) == (kafka, files)
     assert "secret" not in repr(kafka)
+
+
+def test_a_pattern_is_searched_for_in_the_names() -> None:
+    """As `findFirstIn` of Spark's SubscribePatternStrategy."""
+    topics = {"orders": 1, "old-orders": 2, "payments": 1}
+    found = chosen(PartitionChoice(pattern="orders"), topics)
+    assert found == [("old-orders", 0), ("old-orders", 1), ("orders", 0)]
+    assert chosen(PartitionChoice(pattern="^orders$"), topics) == [("orders", 0)]
+    assert chosen(PartitionChoice(pattern="none"), topics) == []
 
 
 def test_a_part_is_narrowed_to_the_segments_that_are_wanted() -> None:

@@ -188,6 +188,39 @@ def test_a_log_that_was_cut_is_reported(logs: Logs) -> None:
     assert losing.latestOffset(start, ReadAllAvailable()) == {"t": {"0": 5, "1": 0}}
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_deleted_topic_of_a_pattern_is_a_loss(
+    logs: Logs, available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def asked(**options: str) -> Any:
+        given = {"path": str(logs.path), "subscribePattern": "t|gone", **options}
+        reader = LogStreamReader(given, schema_of(given))
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        for _ in range(3):
+            found = reader.latestOffset(start, ReadAllAvailable())
+        return found
+
+    fill(logs, "t", 0, 5)
+    start = {"t": {"0": 2, "1": 0}, "gone": {"0": 2}}
+    with pytest.raises(ReadError, match=r"gone-0 is gone.*unread records.*failOnDataLoss"):
+        asked()
+    # A new topic of the name must not begin where the old one ended, so its offset is kept.
+    assert asked(failOnDataLoss="false") == {"t": {"0": 5, "1": 0}, "gone": {"0": 2}}
+    assert caplog.text.count("gone-0 is gone") == 1
+
+
+def test_a_topic_that_is_deleted_during_a_query_of_what_is_there_is_a_loss(logs: Logs) -> None:
+    new = logs.topic("new")
+    fill(logs, "new", 0, 3)
+    given = {"path": str(logs.path), "subscribePattern": "t|new"}
+    reader = LogStreamReader(given, schema_of(given))
+    reader.prepareForTriggerAvailableNow()
+    logs.folder.delete_topic(new)
+    with pytest.raises(ReadError, match="new-0 is gone"):
+        reader.latestOffset({"t": {"0": 0, "1": 0}}, ReadAllAvailable())
+
+
 def test_a_checkpoint_contains_durable_offsets_only(logs: Logs) -> None:
     fill(logs, "t", 0, 5)
     DurableMark(RealFiles(), logs.path / "logs" / "t-0").write(3)
