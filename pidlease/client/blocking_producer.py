@@ -5,13 +5,15 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, Unpack
+
+from typing_extensions import override
 
 from pidlease.client.errors import ProducerClosedError, ProducerError, SessionEndedError
 from pidlease.client.failure_report import UnseenFailures, results_of
@@ -27,14 +29,18 @@ from pidlease.client.record_arguments import (
     serialized,
 )
 from pidlease.client.settings import ProducerOptions, RecordOptions, settings_of
+from pidlease.client.unstopped_producers import report_lost, warn_unstopped
 
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 #: Records handed over and not yet accepted by the loop; then `send` blocks.
 _HANDED_OVER_MAX: Final = 1_000
 _CLOSED: Final = "the producer was stopped, or was not started"
+#: How long callbacks of futures may take at the end of the program.
+_CALLBACKS_S: Final = 2.0
 
 
 class _Record(NamedTuple):
@@ -44,6 +50,25 @@ class _Record(NamedTuple):
     value: bytes | None
     options: RecordOptions
     future: "_SentFuture"
+
+
+class _Resolver(ThreadPoolExecutor):
+    """Resolves names for the loop; at the end of the program in the loop's own thread.
+
+    No thread can be started then, and no executor accepts work.
+    """
+
+    @override
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            future: Future[_T] = Future()
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                future.set_exception(error)
+            return future
 
 
 class _SentFuture(Future[Sent]):
@@ -100,12 +125,14 @@ class BlockingProducer:
         self._key_serializer: Final = settings.key_serializer
         self._producer: Final = LeasedProducer(**inner)
         self._pipeline: Final = self._producer._pipeline
+        self._pipeline.at_exit = self._at_exit
         self._record_bytes_max: Final = record_bytes_max(self._pipeline.settings.max_request_size)
         #: Used in the loop's thread, and after that has ended.
         self._unseen: Final[UnseenFailures[_SentFuture]] = UnseenFailures(
             attrgetter("looked_at"), self._pipeline.unseen_max
         )
         self._loop: Final = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Resolver(thread_name_prefix="pidlease-resolver"))
         self._thread: Final = threading.Thread(
             target=self._loop.run_forever, name="pidlease-producer", daemon=True
         )
@@ -469,14 +496,36 @@ class BlockingProducer:
         except CancelledError:
             raise ProducerClosedError("the producer was stopped meanwhile") from None
 
-    def _end(self) -> None:
+    def _end(self, timeout_s: float | None = None) -> bool:
+        """End the thread; False: a callback in it did not return in time."""
         with self._room:
             self._state = "closed"
             self._room.notify_all()
-        asyncio.run_coroutine_threadsafe(self._fail_left(), self._loop).result()
+        failed = asyncio.run_coroutine_threadsafe(self._fail_left(), self._loop)
+        if wait([failed], timeout_s).not_done:
+            return False
+        failed.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        return True
+
+    def _at_exit(self) -> None:
+        """Stop at the end of the program, within the delivery timeout, and report what is lost."""
+        with self._room:
+            if self._state != "open":
+                return
+            self._state = "stopping"
+            self._room.notify_all()
+        limit_s = self._pipeline.settings.delivery_timeout_ms / 1000
+        with suppress(KeyboardInterrupt):  # what is left fails then
+            warn_unstopped(self)
+            stopped = asyncio.run_coroutine_threadsafe(self._stop(limit_s), self._loop)
+            wait([stopped], limit_s + _CALLBACKS_S)
+        if not self._end(_CALLBACKS_S):
+            report_lost("a callback of a future does not return")
+        elif (error := self._unseen.take()) is not None:
+            report_lost("; ".join(map(str, (error, *getattr(error, "__notes__", ())))))
 
     async def _fail_left(self) -> None:
         """Fail the records that are left, if it was not stopped in the regular way."""

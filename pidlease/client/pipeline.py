@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+import os
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from pidlease.client.background_tasks import BackgroundTasks
@@ -25,6 +26,7 @@ from pidlease.client.pid_session import PidSession
 from pidlease.client.producer_memory import Memory
 from pidlease.client.record_arguments import check_topic
 from pidlease.client.settings import ProducerSettings
+from pidlease.client.unstopped_producers import forget, report_lost, warn_unstopped, watch
 from pidlease.kafka.client.cluster import NO_LEADER
 
 _log = logging.getLogger(__name__)
@@ -45,8 +47,11 @@ class Pipeline:
         refusal: why no record is accepted; None: records are accepted.
         unseen: failed records that the application has not seen.
         failure_log: logs failed records.
+        process: the id of the process that started it; 0: it was not started, or has ended.
+        at_exit: called if the program ends before the producer was stopped.
     """
 
+    process: int = 0
     loop: asyncio.AbstractEventLoop
     session: PidSession
     _connections: LeaderConnections
@@ -70,6 +75,7 @@ class Pipeline:
         self.failure_log: Final = FailureLog()
         self.unresolved = 0
         self.refusal: ProducerError | None = ProducerClosedError("the producer was not started")
+        self.at_exit: Callable[[], None] = self._abandoned
         self._started = False
         self._tasks: Final = BackgroundTasks(self.broken)
 
@@ -96,6 +102,13 @@ class Pipeline:
         self._connections.cluster.on_change.append(lambda *_: self.partitioners.clear())
         self.session.start()
         self.refusal = None
+        self.process = os.getpid()
+        watch(self)
+
+    def __del__(self) -> None:
+        """Report what is lost if the loop has ended, and the producer was not stopped."""
+        if self.process == os.getpid():
+            self._abandoned()
 
     async def stop(self, timeout_s: float | None) -> None:
         """Deliver all pending records within `timeout_s`, and end."""
@@ -115,7 +128,22 @@ class Pipeline:
         await self.unseen.settle()
         self.failure_log.write()
 
+    def _abandoned(self) -> None:
+        """Report that the loop has ended, or ends, and the producer was not stopped."""
+        self.process = 0
+        forget(self)
+        warn_unstopped(self)
+        lost = sum(
+            len(batch.futures)
+            for partition in self.partitions.values()
+            for batch in _left(partition)
+        )
+        if lost:
+            report_lost(f"{lost:,} without an outcome; call stop(), or use `async with`")
+
     async def _close(self) -> None:
+        self.process = 0
+        forget(self)
         self.session.end()
         self._sender.close()
         self._deadlines.close()

@@ -41,8 +41,10 @@ _REFUSED: Final = _PROGRAM.with_name("refused.js")
 _STRANGERS: Final = _PROGRAM.with_name("strangers.js")
 _LOST_PLACE: Final = _PROGRAM.with_name("lost_place.js")
 _CLOSED: Final = _PROGRAM.with_name("closed.js")
+_UNFLUSHED: Final = _PROGRAM.with_name("unflushed.js")
 _PROGRAMS: Final = (
     _PROGRAM, _PAGE, _FORGOTTEN, _OWNERS, _REFUSED, _STRANGERS, _LOST_PLACE, _CLOSED,
+    _UNFLUSHED,
 )  # fmt: skip
 #: How often several processes open one file.
 _ROUNDS: Final = 15
@@ -174,6 +176,21 @@ def test_nothing_is_flushed_or_appended_after_the_close(tmp_path: Path) -> None:
     refused = "ClosedError: closed; nothing is appended any more"
     assert lines == [waits, waits, refused, "kept 1", "returned", "returned"]
     assert stored == ["1"]
+
+
+def test_without_a_flush_the_console_says_why_records_wait(tmp_path: Path) -> None:
+    lines, stored = _told(_UNFLUSHED, tmp_path)
+    missing, closed, strange, error, again, kept = lines
+    assert missing.startswith(
+        "pidlease: t, till: records that wait in the place: 1; unknown_partition: "
+    )
+    assert closed == "pidlease: t, till: records that wait in the place: 2; closed"
+    assert strange.startswith(
+        "pidlease: t, till: records that wait in the place: 2; http://hotel/v1/topics/t/"
+    )
+    assert (error, kept) == ("NotPidleaseError", "kept 0")
+    assert again == closed
+    assert stored == ["1", "2"]
 
 
 def _told(program: Path, tmp_path: Path) -> tuple[list[str], list[str]]:

@@ -15,6 +15,30 @@ _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
     Mutant(
+        "a program that lost records at its end says nothing",
+        _BLOCKING,
+        "        elif (error := self._unseen.take()) is not None:\n            report_lost(",
+        "        elif (error := self._unseen.take()) is not None:\n            str(",
+        ("tests/client/test_unstopped.py",),
+        server=True,
+    ),
+    Mutant(
+        "no name is resolved at the end of a program",
+        _BLOCKING,
+        "        except RuntimeError:\n            future: Future[_T] = Future()\n",
+        "        except KeyError:\n            future: Future[_T] = Future()\n",
+        ("tests/client/test_unstopped.py",),
+        server=True,
+    ),
+    Mutant(
+        "a producer is collected with its records, and says nothing",
+        _PIPELINE,
+        "        if self.process == os.getpid():\n            self._abandoned()\n",
+        "",
+        ("tests/client/test_unstopped.py",),
+        server=True,
+    ),
+    Mutant(
         "a web service starts with a database that has lost orders",
         "examples/web_service.py",
         "        if last > highest:\n",

@@ -95,6 +95,7 @@ export class Producer {
   private hurry: (() => void) | null = null
   /** The calls of `flush` that wait: each is told of responses that are not pidlease's. */
   private readonly flushes = new Set<(error: Error) => void>()
+  private lastWarning = ""
 
   private constructor(private readonly options: Options, state: State) {
     this.state = state
@@ -182,6 +183,15 @@ export class Producer {
     this.closing.abort()
     this.hurry?.()
     await this.running
+    if (this.waiting) this.warn("closed")
+  }
+
+  /** Say on the console why records wait, once for each reason: nobody may call `flush`. */
+  private warn(reason: string): void {
+    if (reason === this.lastWarning) return
+    this.lastWarning = reason
+    const { topic, id } = this.options
+    console.warn(`pidlease: ${topic}, ${id}: records that wait in the place: ${this.waiting}; ${reason}`)
   }
 
   private async change(change: (state: State) => State): Promise<void> {
@@ -197,6 +207,7 @@ export class Producer {
     this.running ??= this.run()
       .catch((error: unknown) => {
         this.failure = error instanceof Error ? error : new Error(String(error))
+        if (!this.flushes.size) this.warn(this.failure.message)
       })
       .finally(() => {
         this.running = null
@@ -290,6 +301,7 @@ export class Producer {
     const error = new NotPidleaseError(`${url}${redirected ? ` (redirected to ${last})` : ""} returned`
       + ` ${status}, and not as pidlease does: check \`url\`. The records wait, and are sent again`)
     for (const tell of this.flushes) tell(error)
+    if (!this.flushes.size) this.warn(error.message)
   }
 }
 
