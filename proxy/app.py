@@ -421,6 +421,7 @@ class App:
             ConsoleSources(self._history, lambda: self._backend.brokers() if self._backend else ()),
             None if self._security is None else self._security.to_members,
             lambda: self._backend.rows if self._backend else None,
+            lambda: self._backend.cluster_id if self._backend else "",
         )  # fmt: skip
         if self._settings.console:
             add_console_page(app)

@@ -55,7 +55,7 @@ class LeaderConnections:
 
         Raises:
             ProducerError: none responded within the request timeout; or at once, TLS or the login
-                does not fit the server.
+                does not fit the server, or it is not pidlease.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._settings.request_timeout_ms / 1000
@@ -201,6 +201,7 @@ def _config(settings: ProducerSettings) -> UpstreamConfig:
     seconds = settings.request_timeout_ms / 1000
     config = UpstreamConfig(
         addresses_of(settings.bootstrap_servers),
+        only_pidlease=True,
         client_id=settings.client_id,
         connect_seconds=seconds,
         request_seconds=seconds,

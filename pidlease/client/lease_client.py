@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import cache
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import httpx
 from typing_extensions import override
@@ -73,6 +73,7 @@ class _Bearer(httpx.Auth):
 
 #: The result of a request for one lease.
 Answer = Lease | LeaseRefusedError | LeaseUnavailableError
+_A = TypeVar("_A", bound=Answer)
 
 
 class LeaseClient:
@@ -100,9 +101,15 @@ class LeaseClient:
         login: user and password, for Basic (RFC 7617); or a provider of tokens, which has
             `async def token(self) -> str`, for Bearer (RFC 6750); None: none. Goes with https.
 
+    Attributes:
+        cluster_id: the cluster to which records go under the leases, by its id in Kafka's metadata;
+            leases for another one are refused. Empty: for any.
+
     Raises:
         ValueError: a login would be sent over http, readable for everybody.
     """
+
+    cluster_id: str = ""
 
     def __init__(
         self,
@@ -255,10 +262,13 @@ class LeaseClient:
         asked = _Moment(time.monotonic(), time.time())
         try:
             response = await self._http.post("/v1/leases" + path, json=body)
-            return _answers(response, len(wanted), asked)
+            rows = _rows(response, len(wanted))
+            self._check_cluster(rows)
+            server_ms = _server_ms(response, asked)
+            return [self._explained(_lease(row, asked.monotonic, server_ms)) for row in rows]
         except LeaseRefusedError as error:
             if error.status not in _LOGIN_REFUSED:
-                raise
+                raise self._explained(error) from None
             text = f"no lease from {self.url}: {error.text}; {self._login_name}"
             raise LeaseRefusedError(text, error.status, error.field) from None
         except (*_FAILURES, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -266,6 +276,33 @@ class LeaseClient:
             text = str(error) or "the connection was closed"
             why = f"{type(error).__name__}: {text}{_hint(error)}"
             raise LeaseUnavailableError(f"no lease from {self.url}: {why}") from None
+
+    def _check_cluster(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Refuse leases for another cluster: their sequence numbers are those of other logs.
+
+        Raises:
+            LeaseRefusedError: there is one.
+        """
+        for row in rows:
+            of = "" if row.get("error") else row["cluster_id"]
+            if of and self.cluster_id and of != self.cluster_id:
+                raise LeaseRefusedError(
+                    f"{self.url} leases for cluster {of}, but the bootstrap servers are of cluster"
+                    f" {self.cluster_id}; give the HTTP port and the Kafka port of one pidlease",
+                    0,
+                )
+
+    def _explained(self, answer: _A) -> _A | LeaseRefusedError:
+        """Return an answer; if a topic is not found, with what may be wrong."""
+        if not isinstance(answer, LeaseRefusedError) or not self.cluster_id:
+            return answer
+        if answer.status != httpx.codes.NOT_FOUND:
+            return answer
+        text = (
+            f"{answer.text}; cluster {self.cluster_id} of the bootstrap servers has it: is"
+            f" {self.url} the HTTP port of the same pidlease?"
+        )
+        return LeaseRefusedError(text, answer.status, answer.field)
 
     async def report_job(self, report: JobReport) -> str:
         """Report the progress of a job to the server; nothing depends on it.
@@ -305,14 +342,12 @@ def _hint(error: Exception) -> str:
     return "; is it the HTTP port of pidlease?"
 
 
-def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answer]:
+def _rows(response: httpx.Response, count: int) -> list[dict[str, Any]]:
     """Parse a response.
 
     Parameters:
         response: the response.
         count: the number of requested leases.
-        asked: when the request was sent. Times count from here: a response that comes late, or is
-            read late, must not make a lease look longer than it is.
 
     Raises:
         LeaseRefusedError, LeaseUnavailableError: of the request as a whole.
@@ -323,11 +358,10 @@ def _answers(response: httpx.Response, count: int, asked: _Moment) -> list[Answe
         # A server of the previous version has no `detail`.
         text = str(body.get("detail") or body["error"])
         raise _refusal(text, response.status_code, body.get("field"))
-    rows = [body] if count == 1 else body["leases"]
+    rows: list[dict[str, Any]] = [body] if count == 1 else body["leases"]
     if len(rows) != count:
         raise ValueError(f"{len(rows)} answers where {count} are due")
-    server_ms = _server_ms(response, asked)
-    return [_lease(row, asked.monotonic, server_ms) for row in rows]
+    return rows
 
 
 def _refusal(
@@ -339,6 +373,13 @@ def _refusal(
 
 
 def _lease(row: dict[str, Any], asked: float, server_ms: float) -> Answer:
+    """Return a lease or its refusal.
+
+    Parameters:
+        asked: when the request was sent. Times count from here: a response that comes late, or is
+            read late, must not make a lease look longer than it is.
+        server_ms: the server's time then.
+    """
     if row.get("error"):
         return _refusal(row["error"], row["status"])
     expire_ms = row["expire_ms"]

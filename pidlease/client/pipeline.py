@@ -99,6 +99,7 @@ class Pipeline:
         except BaseException:
             await self._close()
             raise
+        self._leases.cluster_id = self._connections.cluster.view.cluster_id
         self._connections.cluster.on_change.append(lambda *_: self.partitioners.clear())
         self.session.start()
         self.refusal = None

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from pidlease.copier.cluster_reader import ClusterReader
@@ -50,6 +51,7 @@ class ClusterConnection:
         settings: how long to wait for it.
         security: TLS and SASL.
         client_id: the name of this client in the cluster's logs.
+        only_pidlease: whether to refuse brokers that are no server of pidlease.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class ClusterConnection:
         settings: Patience,
         security: ConnectionSecurity,
         client_id: str = CLIENT_ID,
+        *,
+        only_pidlease: bool = False,
     ) -> None:
         self.name: Final = name
-        self.cluster: Final = Cluster(_config(servers, settings, security, client_id))
+        config = _config(servers, settings, security, client_id)
+        self.cluster: Final = Cluster(replace(config, only_pidlease=only_pidlease))
         self._give_up_s: Final = settings.give_up_ms / 1000
         self.reader: Final = ClusterReader(self.cluster, name, self._give_up_s)
         self._making: Final = asyncio.Lock()
@@ -75,7 +80,8 @@ class ClusterConnection:
         """Connect, with retries.
 
         Raises:
-            CopyError: no server responds; or at once, TLS or the login does not fit.
+            CopyError: no server responds; or at once, TLS or the login does not fit, or it is not
+                pidlease.
         """
         await self._again("cannot be reached", self._connect)
 

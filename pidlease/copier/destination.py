@@ -57,6 +57,7 @@ class Destination:
             ProducerError: no server responds.
         """
         await self.connections.start()
+        self.leases.cluster_id = self.connections.cluster.view.cluster_id
 
     async def close(self) -> None:
         """Close all connections."""

@@ -75,6 +75,9 @@ class LeaseAnswer(Message):
     expire_ms: Annotated[int, Field(description="when the lease ends, in ms since 1970")] = -1
     resume_at: Annotated[int, Field(description="where the name's own numbering continues")] = -1
     name: Annotated[str, Field(description="the name that the PID is bound to")] = ""
+    cluster_id: Annotated[
+        str, Field(description="the cluster that the lease is for, by its id in Kafka's Metadata")
+    ] = ""
 
 
 class LeaseBatchRequest(Message):

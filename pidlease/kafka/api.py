@@ -8,6 +8,8 @@ from typing import Final
 
 #: The client id that pidlease's own requests carry.
 CLIENT_ID: Final = "pidlease"
+#: The feature (KIP-584) in ApiVersions by which clients recognize a server of pidlease.
+FEATURE: Final = "pidlease"
 
 API_PRODUCE: Final = 0
 API_FETCH: Final = 1
@@ -67,7 +69,7 @@ SENT_VERSIONS: Final[Mapping[int, tuple[int, int]]] = {
     API_METADATA: (4, 12),
     API_FIND_COORDINATOR: (1, 3),
     API_SASL_HANDSHAKE: (1, 1),
-    API_API_VERSIONS: (0, 0),
+    API_API_VERSIONS: (0, 3),
     API_CREATE_TOPICS: (4, 7),
     API_DELETE_TOPICS: (1, 5),
     API_INIT_PRODUCER_ID: (0, 4),

@@ -4,7 +4,8 @@ UpstreamError
 |-- UpstreamAwayError       no broker responds; try again
 |   `-- UpstreamLostError   a connection ended before the response: the outcome is unknown
 |-- UpstreamRefusedError    a broker refuses this client: an operator has to act
-|   `-- UpstreamLoginError  TLS or the login of the client does not fit the broker
+|   |-- UpstreamLoginError  TLS or the login of the client does not fit the broker
+|   `-- NotPidleaseError    it is a broker of Kafka, where only a server of pidlease will do
 `-- UpstreamNonsenseError   an invalid response
 OptionError (a ValueError)    an option of Kafka's Java client cannot be used
 """
@@ -36,6 +37,10 @@ class UpstreamRefusedError(UpstreamError):
 
 class UpstreamLoginError(UpstreamRefusedError):
     """TLS or the login of the client does not fit the broker; trying again does not help."""
+
+
+class NotPidleaseError(UpstreamRefusedError):
+    """A broker is no server of pidlease; trying again does not help."""
 
 
 class UpstreamNonsenseError(UpstreamError):

@@ -19,7 +19,7 @@ from pidlease.client import (
     partition_for_key,
 )
 from pidlease.client.settings import Codec, ProducerOptions
-from pidlease.kafka.errors import UpstreamError, UpstreamLoginError
+from pidlease.kafka.errors import NotPidleaseError, UpstreamError, UpstreamLoginError
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.client_login import LOGIN_HINT, CommandConfig, CommandSecurity, command_security
 from proxy.cli.console import WRONG, cannot_run, refused, stderr
@@ -149,6 +149,8 @@ def _started(options: ProducerOptions) -> BlockingProducer:
     except (ProducerError, UpstreamError, OSError, ValueError) as error:
         if isinstance(error.__cause__, UpstreamLoginError):
             raise cannot_run(f"{error}{LOGIN_HINT}") from None
+        if isinstance(error.__cause__, NotPidleaseError):
+            raise cannot_run(str(error)) from None
         raise kafka_unreachable(str(options["bootstrap_servers"]), error) from None
     return producer
 

@@ -94,6 +94,7 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
     console: ConsoleSources | None = None,
     to_members: ssl.SSLContext | None = None,
     rows: Callable[[], RowsTarget | None] = lambda: None,
+    cluster_id: Callable[[], str] = lambda: "",
 ) -> HttpApi:
     """Serve leases, producers' states, topics with their settings, records, and streams.
 
@@ -106,9 +107,10 @@ def add_http_api(  # noqa: PLR0913, PLR0917 - called in one place
         console: what operators' routes show beside the engine.
         to_members: TLS of connections to other active servers; None: they have no TLS.
         rows: the coordinator's rows in Kafka; None: this server keeps none.
+        cluster_id: returns the id of the cluster; empty while it is not known.
     """
     owners = OwnerRequests(engine, to_members)
-    leases = LeaseRoutes(engine, owners)
+    leases = LeaseRoutes(engine, owners, cluster_id)
     records = RecordRoutes(engine, topics, limits or RecordLimits(), owners)
     config = streams or StreamsConfig()
     stream_routes = StreamRoutes(engine, topics, records, config.prefix, config.poll_seconds)

@@ -53,11 +53,18 @@ class LeaseRoutes:
     Parameters:
         engine: returns the engine; None while there is none yet.
         owners: asks other active servers about their partitions.
+        cluster_id: returns the id of the cluster; empty while it is not known.
     """
 
-    def __init__(self, engine: Callable[[], Engine | None], owners: OwnerRequests) -> None:
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        owners: OwnerRequests,
+        cluster_id: Callable[[], str],
+    ) -> None:
         self._engine: Final = engine
         self._owners: Final = owners
+        self._cluster_id: Final = cluster_id
         self.router: Final = APIRouter(tags=["leases"])
         self.router.add_api_route(
             LEASES_PATH, self.lease, methods=["POST"], response_model=LeaseAnswer,
@@ -76,7 +83,7 @@ class LeaseRoutes:
         wanted = LeaseWanted(**request.model_dump())
         ask = None if FORWARDED in raw.headers else self._owners.ask
         service = LeaseService(ready_engine(self._engine), [wanted], ask)
-        return model_response(_answer(await _leased(service, wanted)))
+        return model_response(self._answer(await _leased(service, wanted)))
 
     async def lease_batch(self, request: LeaseBatchRequest) -> LeaseBatchAnswer:
         """Lease several PIDs, each granted or refused separately; the status is always 200."""
@@ -88,7 +95,7 @@ class LeaseRoutes:
                 await asyncio.sleep(0)
             try:
                 require_lease(each.name, each.topic)
-                answers.append(_answer(await _leased(service, each)))
+                answers.append(self._answer(await _leased(service, each)))
             except REFUSALS as error:
                 problem, _ = problem_of(error)
                 answers.append(
@@ -102,6 +109,20 @@ class LeaseRoutes:
                 )
         return LeaseBatchAnswer(leases=answers)
 
+    def _answer(self, lease: Lease) -> LeaseAnswer:
+        return LeaseAnswer(
+            topic=lease.topic,
+            partition=lease.partition,
+            pid=lease.pid,
+            generation=lease.generation,
+            next_sequence=lease.sequence_number,
+            sequence_number=lease.sequence_number,
+            expire_ms=lease.expire_ms,
+            resume_at=lease.resume_at,
+            name=shown_name(lease.name),
+            cluster_id=self._cluster_id(),
+        )
+
 
 async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
     """Lease a PID; the audit log gets the name, if there is one."""
@@ -109,17 +130,3 @@ async def _leased(service: LeaseService, wanted: LeaseWanted) -> Lease:
     if lease.name and (wanted.name or wanted.assign_name):
         note_change("LEASE_NAME", f"TRANSACTIONAL_ID:{lease.name}")
     return lease
-
-
-def _answer(lease: Lease) -> LeaseAnswer:
-    return LeaseAnswer(
-        topic=lease.topic,
-        partition=lease.partition,
-        pid=lease.pid,
-        generation=lease.generation,
-        next_sequence=lease.sequence_number,
-        sequence_number=lease.sequence_number,
-        expire_ms=lease.expire_ms,
-        resume_at=lease.resume_at,
-        name=shown_name(lease.name),
-    )

@@ -4,13 +4,15 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from pidlease.kafka.api import API_API_VERSIONS, API_DESCRIBE_CLUSTER
+from pidlease.kafka.api import API_API_VERSIONS, API_DESCRIBE_CLUSTER, FEATURE
 from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.brokers import Brokers
 from proxy.kafka.listener_config import ClusterConfig
 
 _NO_OPERATIONS: Final = -(2**31)
+#: The first version of ApiVersions with features (KIP-584).
+_FEATURES_SINCE: Final = 3
 #: Endpoint types (org.apache.kafka.clients.admin.EndpointType); this server has brokers only.
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
@@ -36,13 +38,21 @@ class ClusterApi:
         self._versions = versions
 
     def api_versions(self, header: RequestHeader) -> bytes:
-        """Answer ApiVersions; an unknown version gets error 35 in version 0 (KIP-511)."""
+        """Answer ApiVersions; an unknown version gets error 35 in version 0 (KIP-511).
+
+        A feature says that this is pidlease: its clients send their batches to no other broker.
+        """
         lowest, highest = self._versions[API_API_VERSIONS]
         known = lowest <= header.version <= highest
         response = Response(API_API_VERSIONS, header.version if known else 0)
         served = self._versions.items() if known else [(API_API_VERSIONS, (lowest, highest))]
+        features = {}
+        if known and header.version >= _FEATURES_SINCE:
+            own = response.part("SupportedFeatureKey", name=FEATURE, min_version=1, max_version=1)
+            features = {"supported_features": (own,)}
         return response.encode(
             header.correlation_id,
+            **features,
             error_code=ErrorCode.none if known else ErrorCode.unsupported_version,
             api_keys=tuple(
                 _api_version(response, key, low, high) for key, (low, high) in sorted(served)

@@ -14,11 +14,14 @@ from aiokafka.protocol.admin import ApiVersionResponse_v0
 from aiokafka.protocol.metadata import MetadataRequest_v5, MetadataResponse_v5
 from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
 from aiokafka.record.default_records import DefaultRecordBatch
+from kio.schema.errors import ErrorCode
 
 from pidlease.core.judge import Age, Kind, judge
 from pidlease.core.pid import number_of, policy_of
 from pidlease.core.rules import Rules, rules_of
 from pidlease.core.state import Batch, ProducerState, fold
+from pidlease.kafka.api import API_API_VERSIONS, FEATURE
+from pidlease.kafka.codec.messages import Response
 from pidlease.kafka.records.identity_header import Identity, decode_identity
 from pidlease.testing.loopback_ports import LOOPBACK
 from tests.client.fake_leases import FakeLeases, Place
@@ -92,6 +95,7 @@ class FakeBroker:
         leader: the node, from 1, that has all partitions.
         client_ids: that requests came with.
         described: topics that metadata was requested of; None stands for all.
+        is_pidlease: whether it says that it is pidlease; None: it is a Kafka before 2.4.
         auto_create: whether a request for metadata creates topics, if it allows that.
     """
 
@@ -112,6 +116,7 @@ class FakeBroker:
         self.client_ids: set[str] = set()
         self.described: set[str | None] = set()
         self.auto_create = False
+        self.is_pidlease: bool | None = True
         self.release = asyncio.Event()
         self.look: dict[int, asyncio.Event] = {}
         self.open = asyncio.Event()
@@ -175,6 +180,24 @@ class FakeBroker:
             sender.cancel()
             self._writers.discard(writer)
             writer.transport.abort()
+
+    def api_versions(self, version: int) -> bytes:
+        assert version == 3
+        if self.is_pidlease is None:
+            old: bytes = ApiVersionResponse_v0(35, [(18, 0, 2)]).encode()
+            return old
+        response = Response(API_API_VERSIONS, 3)
+        feature = response.part("SupportedFeatureKey", name=FEATURE, min_version=1, max_version=1)
+        encoded = response.encode(
+            0,
+            error_code=ErrorCode.none,
+            api_keys=tuple(
+                response.part("ApiVersion", api_key=key, min_version=low, max_version=high)
+                for key, low, high in self.versions
+            ),
+            **({"supported_features": (feature,)} if self.is_pidlease else {}),
+        )
+        return encoded[4:]  # the correlation id
 
     def metadata(self, body: BytesIO) -> bytes:
         request = MetadataRequest_v5.decode(body)
@@ -278,7 +301,7 @@ class _Connection:
         body = BytesIO(frame[10 + max(client, 0) :])
         self._broker.client_ids.add(frame[10 : 10 + client].decode())
         if key == _VERSIONS:
-            answer = ApiVersionResponse_v0(0, self._broker.versions).encode()
+            answer = self._broker.api_versions(version)
         elif key == _METADATA:
             assert version == 5
             answer = self._broker.metadata(body)

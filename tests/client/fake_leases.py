@@ -36,6 +36,7 @@ class FakeLeases:
 
     Attributes:
         lease_ms: how long a lease is.
+        cluster_id: of the broker.
         away: so many requests are answered 503 from now on,
         loses_answers: although what they ask for is granted.
         high: H by (pid, topic, partition): the broker's.
@@ -44,6 +45,7 @@ class FakeLeases:
 
     def __init__(self, lease_ms: float = 3_600_000) -> None:
         self.lease_ms = lease_ms
+        self.cluster_id = "fake"
         self.away = 0
         self.loses_answers = False
         self.high: dict[tuple[int, str, int], int] = {}
@@ -126,6 +128,7 @@ class FakeLeases:
             "generation": generation, "sequence_number": following,
             "resume_at": max([following, *resume]),
             "expire_ms": int(time.time() * 1000 + left_ms), "name": name,
+            "cluster_id": self.cluster_id,
         }  # fmt: skip
 
     def _has(self, name: str) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from tests.servers.authority import Authority
 
 GRANTED = {
     "topic": "t", "partition": 3, "error": "", "status": 200, "pid": 7, "generation": 5,
-    "sequence_number": 9, "resume_at": 12, "name": "n",
+    "sequence_number": 9, "resume_at": 12, "name": "n", "cluster_id": "a",
 }  # fmt: skip
 
 

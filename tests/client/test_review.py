@@ -318,7 +318,7 @@ async def lease_of_2_s(date: float, *, slow: float = 0.0) -> tuple[float, float]
         By the client, from when it asked; how long the request took.
     """
     row = {"topic": "t", "partition": 0, "pid": 7, "generation": 5, "sequence_number": 0,
-           "expire_ms": int((date + 2) * 1000)}  # fmt: skip
+           "cluster_id": "a", "expire_ms": int((date + 2) * 1000)}  # fmt: skip
 
     async def handle(_: httpx.Request) -> httpx.Response:
         await asyncio.sleep(0)

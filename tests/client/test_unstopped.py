@@ -103,7 +103,9 @@ def test_a_callback_that_never_returns_does_not_keep_the_program() -> None:
 def test_ctrl_c_ends_the_wait_and_the_loss_is_named() -> None:
     with served() as all_:
         all_.leases.away = 1_000_000
-        program = f"SERVER = {server_of(all_)!r}\n" + dedent(SENDS.replace("TIMEOUT", "600_000"))
+        handled = "    import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        script = SENDS.replace("TIMEOUT", "600_000") + handled
+        program = f"SERVER = {server_of(all_)!r}\n" + dedent(script)
         command = [sys.executable, "-Wdefault::ResourceWarning", "-c", program]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None

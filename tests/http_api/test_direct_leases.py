@@ -89,7 +89,7 @@ async def _post(here: Door, body: bytes, *headers: tuple[str, str]) -> tuple[int
     if response.status_code == 200:
         assert list(found) == [  # in the order of the framework
             "topic", "partition", "error", "code", "status", "pid", "generation", "next_sequence",
-            "sequence_number", "expire_ms", "resume_at", "name",
+            "sequence_number", "expire_ms", "resume_at", "name", "cluster_id",
         ]  # fmt: skip
         for each in _OF_ITS_OWN:
             assert isinstance(found.pop(each), int)

@@ -45,6 +45,7 @@ async def test_a_fresh_lease(tmp_path: Path) -> None:
             "expire_ms": first["expire_ms"],
             "resume_at": 0,
             "name": "",
+            "cluster_id": "",
         }
         assert before_ms <= first["expire_ms"] - lease_ms <= door.server.clock()
         assert partition.producers == {}, "a lease changes nothing that is known"

@@ -15,6 +15,20 @@ _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
     Mutant(
+        "a producer sends to Kafka itself under leased PIDs",
+        "pidlease/kafka/client/bootstrap.py",
+        "    if FEATURE not in names:\n",
+        "    if not FEATURE:\n",
+        ("tests/client/test_one_pidlease.py",),
+    ),
+    Mutant(
+        "a producer sends under the leases of another cluster",
+        "pidlease/client/lease_client.py",
+        "            if of and self.cluster_id and of != self.cluster_id:\n",
+        "            if not of:\n",
+        ("tests/client/test_one_pidlease.py",),
+    ),
+    Mutant(
         "a program that lost records at its end says nothing",
         _BLOCKING,
         "        elif (error := self._unseen.take()) is not None:\n            report_lost(",

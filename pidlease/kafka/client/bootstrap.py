@@ -8,10 +8,13 @@ from typing import Final, NoReturn
 
 from aiokafka.conn import OAuthAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
 
+from pidlease import __version__
 from pidlease.kafka.api import (
     API_API_VERSIONS,
     API_SASL_AUTHENTICATE,
     API_SASL_HANDSHAKE,
+    CLIENT_ID,
+    FEATURE,
     SENT_VERSIONS,
 )
 from pidlease.kafka.client.broker_connection import BrokerConnection
@@ -19,6 +22,7 @@ from pidlease.kafka.client.settings import OAUTHBEARER, Address, TokenProvider, 
 from pidlease.kafka.codec.messages import Request
 from pidlease.kafka.error_codes import UNSUPPORTED_SASL_MECHANISM
 from pidlease.kafka.errors import (
+    NotPidleaseError,
     UpstreamAwayError,
     UpstreamError,
     UpstreamLoginError,
@@ -32,6 +36,8 @@ from pidlease.observability.repeated_lines import LINES
 #: Correlation id, error code, number of APIs; then the key and versions of each.
 _VERSIONS: Final = struct.Struct(">ihi")
 _VERSION: Final = struct.Struct(">hhh")
+#: The version of ApiVersions that brings the features of a broker.
+_FEATURES_SINCE: Final = 3
 #: The most addresses to remember that have responded.
 _RESPONDED_MAX: Final = 10_000
 #: How long the look may take whether a port has TLS.
@@ -57,6 +63,7 @@ async def connect(config: UpstreamConfig, address: Address) -> BrokerConnection:
     Raises:
         UpstreamAwayError: it does not respond.
         UpstreamLoginError: TLS or the login does not fit.
+        NotPidleaseError: it is no server of pidlease, and the configuration asks for one.
         UpstreamRefusedError: it closes the connection at the first request, or during the login.
         UpstreamNonsenseError: its response is not Kafka's.
     """
@@ -156,14 +163,16 @@ async def _wants_certificate(address: Address, context: ssl.SSLContext) -> bool:
     return True
 
 
-async def wrong_settings(config: UpstreamConfig, error: UpstreamError) -> UpstreamLoginError | None:
+async def wrong_settings(
+    config: UpstreamConfig, error: UpstreamError
+) -> UpstreamRefusedError | None:
     """Return why trying again does not help after an error; None: it may help.
 
     A look shows whether a port has TLS. A broker that wants a login answers ApiVersions, and closes
     the connection at the next request; asked by SaslHandshake, it names its mechanisms. Others do
     not know SaslHandshake, or refuse it (KIP-43).
     """
-    if isinstance(error, UpstreamLoginError):
+    if isinstance(error, UpstreamLoginError | NotPidleaseError):
         return error
     for address in config.bootstrap:
         if why := await _wrong_settings(config, address, error):
@@ -209,8 +218,13 @@ async def _mechanisms(config: UpstreamConfig, address: Address) -> str:
 async def _versions(
     connection: BrokerConnection, config: UpstreamConfig
 ) -> dict[int, tuple[int, int]]:
+    request = Request(API_API_VERSIONS, _FEATURES_SINCE if config.only_pidlease else 0,
+                      config.client_id)  # fmt: skip
+    software: dict[str, object] = {}
+    if config.only_pidlease:
+        software = {"client_software_name": CLIENT_ID, "client_software_version": __version__}
     try:
-        frame = await connection.ask(Request(API_API_VERSIONS, 0, config.client_id).encode())
+        frame = await connection.ask(request.encode(**software))
     except UpstreamLostError as error:
         if connection.address in config.responded:
             # It stops, or has just started. The request had no effect.
@@ -221,6 +235,35 @@ async def _versions(
         raise UpstreamRefusedError(
             f"{connection} closes the connection at the first request: does it want {hint}?"
         ) from error
+    if config.only_pidlease:
+        found = _versions_of_pidlease(connection, request, frame)
+    else:
+        found = _versions_of_any(connection, frame)
+    if len(config.responded) >= _RESPONDED_MAX:
+        config.responded.clear()  # the addresses of brokers may change
+    config.responded.add(connection.address)
+    return {key: (lowest, highest) for key, lowest, highest in found}
+
+
+def _versions_of_pidlease(
+    connection: BrokerConnection, request: Request, frame: bytearray
+) -> list[tuple[int, int, int]]:
+    """Read ApiVersions of a server of pidlease: it has its feature (KIP-584)."""
+    try:
+        response = request.decode(frame)
+        names = [each.name for each in response.supported_features]
+    except UpstreamNonsenseError:
+        names = []  # Kafka before 2.4 does not know the version
+    if FEATURE not in names:
+        raise NotPidleaseError(
+            f"{connection} is not pidlease: a record that is sent again there is stored again; give"
+            " the address of pidlease's Kafka port (its --kafka-listen) as bootstrap server"
+        )
+    return [(each.api_key, each.min_version, each.max_version) for each in response.api_keys]
+
+
+def _versions_of_any(connection: BrokerConnection, frame: bytearray) -> list[tuple[int, int, int]]:
+    """Read version 0 of ApiVersions, which every broker knows."""
     try:
         _, code, count = _VERSIONS.unpack_from(frame)
         found = [_VERSION.unpack_from(frame, _VERSIONS.size + 6 * each) for each in range(count)]
@@ -228,10 +271,7 @@ async def _versions(
         raise UpstreamNonsenseError(f"{connection}: its versions are invalid: {error}") from error
     if code:
         raise UpstreamNonsenseError(f"{connection}: ApiVersions returns error {code}")
-    if len(config.responded) >= _RESPONDED_MAX:
-        config.responded.clear()  # the addresses of brokers may change
-    config.responded.add(connection.address)
-    return {key: (lowest, highest) for key, lowest, highest in found}
+    return found
 
 
 async def _authenticate(connection: BrokerConnection, config: UpstreamConfig) -> float:

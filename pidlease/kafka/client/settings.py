@@ -41,6 +41,7 @@ class UpstreamConfig:
         username: for SASL.
         password: for SASL.
         token_provider: for SASL OAUTHBEARER (RFC 7628).
+        only_pidlease: whether to refuse brokers that are no server of pidlease.
         client_id: the name of this client in the brokers' logs.
         connect_seconds: how long connecting may take, with TLS, versions and SASL.
         request_seconds: how long a response may take; then the connection is closed.
@@ -60,6 +61,7 @@ class UpstreamConfig:
     username: str = ""
     password: str = field(default="", repr=False)
     token_provider: TokenProvider | None = field(default=None, repr=False)
+    only_pidlease: bool = False
     client_id: str = CLIENT_ID
     connect_seconds: float = 10.0
     request_seconds: float = 30.0

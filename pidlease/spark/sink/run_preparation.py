@@ -383,9 +383,12 @@ async def connect(settings: SinkSettings) -> AsyncIterator[RunPreparation]:
     servers = settings.bootstrap_servers.split(",")
     timeout_s = settings.request_timeout_ms / 1000
     async with LeaseClient.of(producer, timeout_s) as leases:
-        cluster = ClusterConnection("the destination", servers, settings, producer)
+        cluster = ClusterConnection(
+            "the destination", servers, settings, producer, only_pidlease=True
+        )
         try:
             await cluster.start()
+            leases.cluster_id = cluster.cluster_id
             yield RunPreparation(settings, cluster, leases)
         except CopyError as error:
             raise SinkError(str(error)) from None

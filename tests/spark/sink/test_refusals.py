@@ -122,6 +122,13 @@ def test_partitions_that_tasks_share(copying: Copying, option: str) -> None:
     assert f"option {option}: several tasks" in refused(copying.start)
 
 
+def test_kafka_is_no_destination(copying: Copying) -> None:
+    """Its records would be stored again by the next attempt of a task."""
+    copying.options["kafka.bootstrap.servers"] = copying.source.bootstrap
+    assert f"Kafka at {copying.source.bootstrap} is not pidlease" in refused(copying.start)
+    assert not copying.checkpoint.exists()  # nothing was begun
+
+
 def test_a_table_with_partitions_that_tasks_share(copying: Copying) -> None:
     """A batch query is counted."""
     from pidlease.spark import exactly_once_table
