@@ -15,7 +15,8 @@ version by themselves.
 
 - **Embedded log**: the versions served when the log is pidlease's own.
 - **Kafka as the log**: the most that is served in front of a Kafka cluster. Of the APIs that are forwarded, those
-  versions are served that the cluster serves as well.
+  versions are served that all live brokers serve as well, also after an [upgrade of
+  Kafka](../operate/upgrade.md#an-upgrade-of-kafka).
 - **Sent**: the versions that pidlease itself sends to Kafka, as a server, as a producer, and as a copier.
 
 ApiVersions lists Produce from version 0 on, as Kafka 4 does, because librdkafka compresses only then (KAFKA-18659).

@@ -93,7 +93,6 @@ class KafkaBackend(Backend):
         super().__init__(settings, files, pool, coordinator_pool)
         self.appends: AppenderFactory = _kafka_appender
         self._upstream: Final = Upstream(upstream_config(settings))
-        self._versions: dict[int, tuple[int, int]] = {}
         self._changed: Final = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ownership: Ownership | None = None
@@ -417,7 +416,6 @@ class KafkaBackend(Backend):
         while True:
             try:
                 await self._upstream.start()
-                connection = await self._upstream.cluster.any_connection()
                 if self.acls is not None:
                     await self.acls.start(self._upstream.cluster)
             except UpstreamAwayError as error:
@@ -431,7 +429,6 @@ class KafkaBackend(Backend):
             except UpstreamError as error:
                 raise DataFolderError(f"--upstream {self._settings.upstream}: {error}") from error
             else:
-                self._versions = connection.versions
                 self.waiting = ""
                 return
 
@@ -508,7 +505,7 @@ class KafkaBackend(Backend):
         config: KafkaListenerConfig,
         budget: MemoryBudget,
     ) -> Apis:
-        return ForwardedApis(engine, config, self._upstream, self._versions, self._writers)
+        return ForwardedApis(engine, config, self._upstream, self._writers)
 
     @override
     def brokers(self) -> Sequence[Broker]:

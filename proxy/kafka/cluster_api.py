@@ -1,5 +1,6 @@
 """ApiVersions (key 18) and DescribeCluster (key 60)."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -9,6 +10,7 @@ from pidlease.kafka.codec.messages import Response, read_request
 from pidlease.kafka.codec.primitives import RequestHeader
 from proxy.kafka.brokers import Brokers
 from proxy.kafka.listener_config import ClusterConfig
+from proxy.kafka.served_versions import Versions
 
 _NO_OPERATIONS: Final = -(2**31)
 #: The first version of ApiVersions with features (KIP-584).
@@ -23,14 +25,14 @@ class ClusterApi:
 
     Parameters:
         config: the address and cluster id that clients get.
-        versions: advertised APIs: key -> (lowest, highest version).
+        versions: returns the advertised APIs of now: key -> (lowest, highest version).
         brokers: the brokers of responses; None: this server is the only one.
     """
 
     def __init__(
         self,
         config: ClusterConfig,
-        versions: dict[int, tuple[int, int]],
+        versions: Callable[[], Versions],
         brokers: Brokers | None = None,
     ) -> None:
         self._config = config
@@ -42,10 +44,11 @@ class ClusterApi:
 
         A feature says that this is pidlease: its clients send their batches to no other broker.
         """
-        lowest, highest = self._versions[API_API_VERSIONS]
+        versions = self._versions()
+        lowest, highest = versions[API_API_VERSIONS]
         known = lowest <= header.version <= highest
         response = Response(API_API_VERSIONS, header.version if known else 0)
-        served = self._versions.items() if known else [(API_API_VERSIONS, (lowest, highest))]
+        served = versions.items() if known else [(API_API_VERSIONS, (lowest, highest))]
         features = {}
         if known and header.version >= _FEATURES_SINCE:
             own = response.part("SupportedFeatureKey", name=FEATURE, min_version=1, max_version=1)

@@ -1,7 +1,7 @@
 """Dispatches Kafka requests that are served from the embedded log."""
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 from pidlease.engine.engine import Engine
 from pidlease.engine.topic_admin import EmbeddedTopicAdmin, TopicAdmin
@@ -19,19 +19,21 @@ from proxy.kafka.memory_budget import MemoryBudget
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import ProduceApi, WriteGuard
 from proxy.kafka.request_order import Answered
-from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS
+from proxy.kafka.served_versions import ADVERTISED, SERVED_VERSIONS, Versions
 
 
 class Apis(Protocol):
     """Request handlers of a Kafka listener; each backend has its own.
 
     Attributes:
-        versions: served APIs: key -> (lowest, highest version).
         topics: creates and deletes topics.
     """
 
-    versions: Mapping[int, tuple[int, int]]
     topics: TopicAdmin
+
+    @property
+    def versions(self) -> Versions:
+        """The APIs served now; another object after each change."""
 
     def start(self) -> None:
         """Start serving."""
@@ -82,9 +84,9 @@ class EmbeddedApis:
         check_settings: Callable[[dict[str, str]], None],
         groups: GroupsApi,
     ) -> None:
-        self.versions: Mapping[int, tuple[int, int]] = SERVED_VERSIONS
+        self.versions: Final[Versions] = SERVED_VERSIONS
         self._engine = engine
-        self._cluster = ClusterApi(config.cluster, ADVERTISED)
+        self._cluster = ClusterApi(config.cluster, lambda: ADVERTISED)
         cluster = config.cluster
         self.topics: TopicAdmin = EmbeddedTopicAdmin(
             engine, cluster.default_partitions, auto_create=cluster.auto_create

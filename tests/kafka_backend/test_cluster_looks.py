@@ -9,7 +9,8 @@ import pytest
 from pidlease.core.backoff import Backoff
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.client.settings import UpstreamConfig
-from pidlease.kafka.errors import UpstreamAwayError
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.errors import UpstreamAwayError, UpstreamRefusedError
 from proxy.kafka.client_connection import KafkaConnection
 from proxy.kafka.forwarded import client_brokers as links
 from proxy.kafka.forwarded.client_brokers import BrokersOfClients, ClientBrokers
@@ -17,6 +18,7 @@ from tests.servers.waiting import WAIT_S
 
 _SECONDS = WAIT_S
 _HOUR = 3600.0
+HEADER = RequestHeader(11, 9, 1, "client", 0)
 
 
 class Looked:
@@ -70,6 +72,7 @@ class FakeLink:
     """A connection to an address."""
 
     address: tuple[str, int]
+    versions: dict[int, tuple[int, int]]
     open: bool = True
 
     def close(self) -> None:
@@ -83,6 +86,7 @@ class Brokers:
 
     def __init__(self) -> None:
         self.port = 1
+        self.versions = {HEADER.api_key: (0, HEADER.version)}
 
     def address(self, _: int) -> tuple[str, int]:
         return "broker", self.port
@@ -90,33 +94,46 @@ class Brokers:
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    found = Brokers()
+
     async def connect(_: None, address: tuple[str, int]) -> FakeLink:
-        return FakeLink(address)
+        return FakeLink(address, found.versions)
 
     monkeypatch.setattr(links, "connect", connect)
-    return Brokers()
+    return found
 
 
 async def test_a_broker_that_moves_is_followed(brokers: Brokers) -> None:
     mine = ClientBrokers(cast(Cluster, brokers))
-    first = await mine.connection(1)
-    assert await mine.connection(1) is first
-    polling = await mine.connection(1, polling=True)
+    first = await mine.connection(1, HEADER)
+    assert await mine.connection(1, HEADER) is first
+    polling = await mine.connection(1, HEADER, polling=True)
     assert polling is not first, "others do not wait behind a request that waits for records"
     brokers.port = 2
-    second = await mine.connection(1)
+    second = await mine.connection(1, HEADER)
     assert second.address == ("broker", 2)
     assert not first.open
     second.close()
-    assert (await mine.connection(1)) is not second
+    assert (await mine.connection(1, HEADER)) is not second
     mine.close()
     assert not polling.open
+
+
+async def test_no_request_goes_to_a_broker_that_does_not_know_its_version(brokers: Brokers) -> None:
+    mine = ClientBrokers(cast(Cluster, brokers))
+    link = await mine.connection(1, HEADER)
+    brokers.versions = {HEADER.api_key: (0, HEADER.version - 1)}
+    assert await mine.connection(1, HEADER) is link, "the same process serves the same versions"
+    link.close()  # it was rolled back
+    with pytest.raises(UpstreamRefusedError, match="ask for the versions again"):
+        await mine.connection(1, HEADER)
+    await mine.connection(1, HEADER._replace(version=HEADER.version - 1))
 
 
 async def test_a_client_that_has_gone_leaves_nothing(brokers: Brokers) -> None:
     clients = BrokersOfClients(cast(Cluster, brokers))
     connection = cast(KafkaConnection, object())
-    link = await clients.of(connection).connection(1)
+    link = await clients.of(connection).connection(1, HEADER)
     clients.closed(connection)
     assert not link.open
     assert clients.of(connection)._connections == {}

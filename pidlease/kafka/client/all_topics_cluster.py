@@ -12,13 +12,15 @@ from typing_extensions import override
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import Cluster, UpstreamTopic, View
-from pidlease.kafka.client.settings import UpstreamConfig
+from pidlease.kafka.client.settings import Address, UpstreamConfig, Versions
 from pidlease.kafka.client.topic_configs import IdExpirations, compacted, id_expirations
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamRefusedError
 from pidlease.observability.loggers import Logger
-from pidlease.observability.repeated_lines import LINES
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.topic_store import illegal_name
 
+#: How long a start waits for brokers to say which versions they serve, in seconds.
+_FIRST_VERSIONS_SECONDS: Final = 3.0
 #: How long other brokers may take to confirm that a topic is gone, in seconds.
 _CONFIRMING_SECONDS: Final = 2.0
 #: The pause between two questions about unknown topics, in seconds: each serves all callers.
@@ -51,12 +53,24 @@ class _Question:
 class AllTopicsCluster(Cluster):
     """Keeps the metadata of all topics, and does not believe a single broker that one is gone.
 
+    It stays connected to each live broker: one that restarts may serve other versions.
+
     Parameters:
         config: the settings of the connections.
+
+    Attributes:
+        versions: those that all live brokers serve; another object after each change.
     """
 
     def __init__(self, config: UpstreamConfig) -> None:
         super().__init__(config)
+        self.versions: Versions = {}
+        config.served.on_change.append(self._compare_versions)
+        #: Set when a live broker may have no connection.
+        self._disconnected: Final = asyncio.Event()
+        #: Set when all brokers were asked for the first time.
+        self._asked: Final = asyncio.Event()
+        self._staying: asyncio.Task[None] | None = None
         #: The question that has not begun; None: no caller waits for one.
         self._question: _Question | None = None
         self._questions: asyncio.Task[None] | None = None
@@ -65,12 +79,89 @@ class AllTopicsCluster(Cluster):
         self._cleanup_due = 0.0
 
     @override
+    async def start(self) -> None:
+        """Load the metadata, and learn which versions the brokers serve; follow both from now on.
+
+        Raises:
+            UpstreamError: no broker responds.
+        """
+        await super().start()
+        if self._staying is None:
+            self._staying = asyncio.create_task(self._stay_connected())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_VERSIONS_SECONDS):
+                await self._asked.wait()
+
+    @override
     async def close(self) -> None:
-        if self._questions is not None and not self._questions.done():
-            self._questions.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._questions
+        for task in (self._questions, self._staying):
+            if task is not None and not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         await super().close()
+
+    # ------------------------------------------------------------------ versions of the brokers
+
+    async def _stay_connected(self) -> None:
+        """Connect to each live broker, again after each connection that ends."""
+        failures = 0
+        while True:
+            self._disconnected.clear()
+            closed = [each for each in self.view.brokers if not self.connected(each)]
+            reached = await asyncio.gather(*map(self._reach, closed))
+            self._asked.set()
+            failures = 0 if all(reached) else failures + 1
+            # Also without failures: a broker may close each connection at once.
+            await asyncio.sleep(self.config.refresh_backoff.seconds(max(failures, 1)))
+            if not failures:
+                await self._disconnected.wait()
+
+    async def _reach(self, broker: int) -> bool:
+        """Connect to a broker, which makes its versions known; return whether it responds."""
+        try:
+            await self.connection_to(broker)
+        except UpstreamError as error:
+            LINES.write(_log, "debug", "a broker cannot be reached", (broker, kind_of(error)),
+                        broker=broker, error=str(error))  # fmt: skip
+            return False
+        except Exception as error:  # noqa: BLE001 - a bug; the other brokers are asked all the same
+            LINES.write(_log, "error", "a broker cannot be reached", (broker, kind_of(error)),
+                        error, broker=broker, error=repr(error))  # fmt: skip
+            return False
+        return True
+
+    @override
+    async def _connection(self, address: Address) -> BrokerConnection:
+        connection = await super()._connection(address)
+
+        def changed() -> None:
+            if not connection.open:
+                self._disconnected.set()
+
+        if connection.on_change is None:
+            connection.on_change = changed
+        return connection
+
+    @override
+    def _show(self, found: View, started: float) -> None:
+        before = self.view.brokers
+        super()._show(found, started)
+        if found.brokers != before:
+            self._disconnected.set()
+            self._compare_versions()
+
+    def _compare_versions(self) -> None:
+        """Replace the versions that all live brokers serve, if they have changed."""
+        found = self.config.served.common(self.view.brokers.values())
+        before = self.versions
+        if found == before:
+            return
+        self.versions = found
+        if before:
+            apis = {key for key in {*before, *found} if before.get(key) != found.get(key)}
+            _log.info("the versions that all brokers of Kafka serve have changed",
+                      apis=sorted(apis))  # fmt: skip
 
     async def id_expirations(self) -> IdExpirations:
         """Return how long the brokers remember unused ids."""

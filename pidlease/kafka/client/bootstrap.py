@@ -38,8 +38,6 @@ _VERSIONS: Final = struct.Struct(">ihi")
 _VERSION: Final = struct.Struct(">hhh")
 #: The version of ApiVersions that brings the features of a broker.
 _FEATURES_SINCE: Final = 3
-#: The most addresses to remember that have responded.
-_RESPONDED_MAX: Final = 10_000
 #: How long the look may take whether a port has TLS.
 _LOOK_SECONDS: Final = 2.0
 #: How often a port must close the connection, so that it is no server that is ending.
@@ -226,7 +224,7 @@ async def _versions(
     try:
         frame = await connection.ask(request.encode(**software))
     except UpstreamLostError as error:
-        if connection.address in config.responded:
+        if connection.address in config.served:
             # It stops, or has just started. The request had no effect.
             raise UpstreamAwayError(str(error)) from error
         if _ALERT in str(error):  # TLS 1.3: a missing certificate is refused after the handshake
@@ -239,10 +237,9 @@ async def _versions(
         found = _versions_of_pidlease(connection, request, frame)
     else:
         found = _versions_of_any(connection, frame)
-    if len(config.responded) >= _RESPONDED_MAX:
-        config.responded.clear()  # the addresses of brokers may change
-    config.responded.add(connection.address)
-    return {key: (lowest, highest) for key, lowest, highest in found}
+    versions = {key: (lowest, highest) for key, lowest, highest in found}
+    config.served.note(connection.address, versions)
+    return versions
 
 
 def _versions_of_pidlease(

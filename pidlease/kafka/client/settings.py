@@ -1,7 +1,7 @@
 """The settings of a connection to Kafka."""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,10 @@ Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
 OAUTHBEARER: Final = "OAUTHBEARER"
 #: A broker's address: host and port.
 Address = tuple[str, int]
+#: Versions of Kafka's APIs: key -> (lowest, highest version).
+Versions = Mapping[int, tuple[int, int]]
+#: The most addresses of brokers to remember.
+_ADDRESSES_MAX: Final = 10_000
 
 
 class TokenProvider(Protocol):
@@ -24,6 +28,54 @@ class TokenProvider(Protocol):
 
     async def token(self) -> str:
         """Return a token that has not expired."""
+
+
+class ServedVersions:
+    """The versions that brokers serve, each broker's as of the last connection to it.
+
+    A broker that was upgraded or rolled back serves others at the same address.
+
+    Attributes:
+        on_change: called, on the event loop, after a broker's versions have changed.
+    """
+
+    def __init__(self) -> None:
+        self.on_change: Final[list[Callable[[], None]]] = []
+        self._of: Final[dict[Address, Versions]] = {}
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self._of
+
+    def note(self, address: Address, versions: Versions) -> None:
+        """Note the versions that a broker serves now."""
+        before = self._of.pop(address, None)
+        if len(self._of) >= _ADDRESSES_MAX:
+            del self._of[next(iter(self._of))]  # the addresses of brokers may change
+        self._of[address] = versions
+        if versions != before:
+            for changed in self.on_change:
+                changed()
+
+    def common(self, addresses: Iterable[Address]) -> dict[int, tuple[int, int]]:
+        """Return the versions that all of these brokers serve.
+
+        Brokers that never responded are left out. If none of them did, it is those that did.
+        """
+        known = [self._of[each] for each in addresses if each in self._of]
+        found: dict[int, tuple[int, int]] | None = None
+        for versions in known or self._of.values():
+            found = dict(versions) if found is None else _overlap(found, versions)
+        return found or {}
+
+
+def _overlap(some: Versions, others: Versions) -> dict[int, tuple[int, int]]:
+    found = {}
+    for key in some.keys() & others.keys():
+        lowest = max(some[key][0], others[key][0])
+        highest = min(some[key][1], others[key][1])
+        if lowest <= highest:
+            found[key] = lowest, highest
+    return found
 
 
 @dataclass(frozen=True)
@@ -47,8 +99,8 @@ class UpstreamConfig:
         request_seconds: how long a response may take; then the connection is closed.
         metadata_seconds: how often to refresh the metadata.
         refresh_backoff: the pause after a refresh, longer while the metadata stays the same.
-        responded: the brokers that have ever responded. If one of them closes a new connection,
-            the reason is not that it expects TLS or SASL.
+        served: the versions of the brokers that have ever responded. If one of these brokers
+            closes a new connection, the reason is not that it expects TLS or SASL.
     """
 
     bootstrap: tuple[Address, ...]
@@ -67,7 +119,7 @@ class UpstreamConfig:
     request_seconds: float = 30.0
     metadata_seconds: float = 30.0
     refresh_backoff: Backoff = Backoff(0.1, 2.0)  # noqa: RUF009 - immutable
-    responded: set[Address] = field(default_factory=set, repr=False, compare=False)
+    served: ServedVersions = field(default_factory=ServedVersions, repr=False, compare=False)
 
     @cached_property
     def ssl_context(self) -> ssl.SSLContext | None:

@@ -6,7 +6,7 @@ others get an error, as in Kafka.
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from functools import cache, partial
 from typing import Any, Final, cast
 
@@ -208,12 +208,10 @@ class SecuredApis:
         self._ids: Final = TopicIds(engine)
         #: Topics that clients may see, with the versions of ACLs and topics for which this holds.
         self._lists: dict[Caller, tuple[tuple[object, int], tuple[str, ...] | None]] = {}
-        login, acls = security.config.kafka_login, security.config.acls
-        self.versions: Mapping[int, tuple[int, int]] = secured_versions(
-            inner.versions, login=login, acls=acls
-        )
+        #: What the inner handlers serve, and what this listener serves for that.
+        self._versions: tuple[Versions, Versions] = ({}, {})
         self.topics: TopicAdmin = inner.topics
-        self._describing: Final = ClusterApi(config, advertised(self.versions))
+        self._describing: Final = ClusterApi(config, lambda: advertised(self.versions))
         self.api_versions = self._describing.api_versions
         self.produce = inner.produce
         self.look = inner.look
@@ -229,6 +227,16 @@ class SecuredApis:
         }
         if self._authorizer is not None:
             inner.restrict_produce(Guard(self._authorizer))
+
+    @property
+    def versions(self) -> Versions:
+        """The versions served now."""
+        inner, served = self._versions
+        if inner is not self._inner.versions:
+            inner, config = self._inner.versions, self._security.config
+            served = secured_versions(inner, login=config.kafka_login, acls=config.acls)
+            self._versions = inner, served
+        return served
 
     def start(self) -> None:
         """Start serving."""

@@ -10,6 +10,8 @@ from typing import Final
 from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.cluster import Cluster
+from pidlease.kafka.codec.primitives import RequestHeader
+from pidlease.kafka.errors import UpstreamRefusedError
 from proxy.kafka.client_connection import KafkaConnection
 
 
@@ -25,16 +27,20 @@ class ClientBrokers:
         self._cluster = cluster
         self._connections: dict[tuple[int, bool], BrokerConnection] = {}
 
-    async def connection(self, broker: int, *, polling: bool = False) -> BrokerConnection:
-        """Return the connection to a broker; open it if necessary.
+    async def connection(
+        self, broker: int, header: RequestHeader, *, polling: bool = False
+    ) -> BrokerConnection:
+        """Return the connection to a broker for a client's request; open it if necessary.
 
         Parameters:
             broker: the broker's id.
+            header: of the client's request, which is sent to the broker in its version.
             polling: whether to return the one for requests that wait for records, which would hold
                 up others.
 
         Raises:
-            UpstreamError: the broker does not answer, or is unknown.
+            UpstreamError: the broker does not answer, or is unknown, or it was rolled back to
+                another version of Kafka after the client had asked for the served versions.
         """
         address = self._cluster.address(broker)
         connection = self._connections.get((broker, polling))
@@ -43,6 +49,12 @@ class ClientBrokers:
                 connection.close()
             connection = await connect(self._cluster.config, address)
             self._connections[broker, polling] = connection
+        lowest, highest = connection.versions.get(header.api_key, (0, -1))
+        if not lowest <= header.version <= highest:
+            raise UpstreamRefusedError(
+                f"{connection} serves versions {lowest} to {highest} of API {header.api_key} now,"
+                f" and the client uses {header.version}: it has to ask for the versions again"
+            )
         return connection
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ from proxy.kafka.listener_config import KafkaListenerConfig
 from proxy.kafka.metadata_api import MetadataApi
 from proxy.kafka.produce_api import OWN_PIDS_FROM, ProduceApi
 from proxy.kafka.request_order import Answered
-from proxy.kafka.served_versions import advertised, forwarded_versions
+from proxy.kafka.served_versions import Versions, advertised, forwarded_versions
 
 # Requests with a group id or a transactional id as the first field.
 _OF_GROUPS: Final = (
@@ -126,7 +126,6 @@ class ForwardedApis:
 
     Parameters:
         engine: validates batches with PIDs leased by pidlease.
-        versions: the API versions that Kafka serves.
         writers: those of the partitions; no client may send under their producer ids.
     """
 
@@ -135,18 +134,18 @@ class ForwardedApis:
         engine: Engine,
         config: KafkaListenerConfig,
         upstream: Upstream,
-        versions: Mapping[int, tuple[int, int]],
         writers: KafkaWriters,
     ) -> None:
         self._writers = writers
-        self.versions: Mapping[int, tuple[int, int]] = forwarded_versions(versions)
         self._engine = engine
         self._upstream = upstream
         self._cluster: Final[AllTopicsCluster] = upstream.cluster
+        #: What all brokers serve, and what this server serves for that.
+        self._versions: tuple[Versions, Versions] = ({}, forwarded_versions({}))
         self._clients = BrokersOfClients(self._cluster)
         self._fetches: dict[KafkaConnection, ClientFetches] = {}
         brokers = Brokers(config.cluster, engine.shared_cluster)
-        self._describing = ClusterApi(config.cluster, advertised(self.versions), brokers)
+        self._describing = ClusterApi(config.cluster, lambda: advertised(self.versions), brokers)
         self._changing = TopicChanges(self._cluster, engine)
         self.topics: TopicAdmin = KafkaTopicAdmin(
             engine, self._cluster, self._changing, auto_create=config.cluster.auto_create
@@ -165,6 +164,16 @@ class ForwardedApis:
         self.produce = produce.handle
         self.restrict_produce = produce.restrict
         self.api_versions = self._describing.api_versions
+
+    @property
+    def versions(self) -> Versions:
+        """The versions served now: what is forwarded, all live brokers must serve."""
+        of_kafka, served = self._versions
+        if of_kafka is not self._cluster.versions:
+            of_kafka = self._cluster.versions
+            served = forwarded_versions(of_kafka)
+            self._versions = of_kafka, served
+        return served
 
     def start(self) -> None:
         """Start serving."""
@@ -231,7 +240,7 @@ class ForwardedApis:
             return self._finding.answer(header, frame, slot.connection.listener)
         if key == API_OFFSET_FETCH:
             return self._fetch_offsets(slot, header, frame)
-        forwarded = self._forward(slot, frame, self._broker_for(header, frame), key)
+        forwarded = self._forward(slot, header, frame, self._broker_for(header, frame))
         if key in _NAMES_TOPICS:
             forwarded = self._unless_own(header, frame, forwarded)
         if key in TOPIC_CHANGES:
@@ -281,7 +290,7 @@ class ForwardedApis:
         """
         broker = self._broker_for(header, frame)
         for attempt in itertools.count(1):
-            response = await self._forward(slot, frame, broker, header.api_key)
+            response = await self._forward(slot, header, frame, broker)
             if attempt == _COORDINATORS_MAX or not has_moved(header.version, bytearray(response)):
                 break
             self._coordinators.forget()
@@ -289,13 +298,17 @@ class ForwardedApis:
         return response
 
     async def _forward(
-        self, slot: Slot, frame: bytearray, broker: Callable[[], Awaitable[int]], key: int
+        self,
+        slot: Slot,
+        header: RequestHeader,
+        frame: bytearray,
+        broker: Callable[[], Awaitable[int]],
     ) -> bytes:
         brokers = self._clients.of(slot.connection)
-        seconds = _GROUP_SECONDS if key in _OF_GROUPS else 0.0
+        seconds = _GROUP_SECONDS if header.api_key in _OF_GROUPS else 0.0
         try:
             async with brokers.order:
-                connection = await brokers.connection(await broker())
+                connection = await brokers.connection(await broker(), header)
                 answer = connection.begin(frame, seconds)
             return bytes(await answer)
         except UpstreamError:

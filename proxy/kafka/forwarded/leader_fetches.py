@@ -323,7 +323,7 @@ class LeaderFetches:
                 before.connection.close()  # the client now reads other offsets
         seconds = request.wait_ms / 1000 + _LATE_SECONDS
         async with brokers.order:
-            connection = await brokers.connection(leader, polling=True)
+            connection = await brokers.connection(leader, header, polling=True)
             connection.admits = partial(fetches.admits, connection)
             part = write_forwarded_fetch(header.version, request, positions)
             answer = connection.begin(part, seconds)

@@ -174,7 +174,7 @@ class SplitRequests:
         connections, futures = [], []
         async with brokers.order:
             for broker, entity in requests:
-                connection = await brokers.connection(broker)
+                connection = await brokers.connection(broker, header)
                 connections.append(connection)
                 futures.append(connection.begin(request.encode_entity(entity)))
         frames = await asyncio.gather(*futures)

@@ -31,12 +31,21 @@ class KafkaCluster:
 
     Parameters:
         overrides: further settings of all brokers.
+        version: of Kafka; empty: the version in pom.xml.
     """
 
-    def __init__(self, directory: Path, *, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, overrides: dict[str, str] | None = None, version: str = ""
+    ) -> None:
         settings = {**_SAFE, **(overrides or {})}
         self.nodes: Final = [
-            KafkaServer(directory / f"node{number}", heap=_HEAP, overrides=settings, node_id=number)
+            KafkaServer(
+                directory / f"node{number}",
+                heap=_HEAP,
+                overrides=settings,
+                node_id=number,
+                version=version,
+            )
             for number in (1, 2, 3)
         ]
         cluster_id = new_id()

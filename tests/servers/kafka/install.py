@@ -13,7 +13,15 @@ _JARS = Jars(
 
 fetch_jars = _JARS.fetch
 unavailable_reason = _JARS.unavailable_reason
-java_command = _JARS.command
+
+
+def java_command(main_class: str, *jvm_options: str, version: str = "") -> list[str]:
+    """Return the command up to and with the class name; the caller appends arguments.
+
+    Parameters:
+        version: of Kafka; empty: the version in pom.xml.
+    """
+    return _JARS.of_version(version).command(main_class, *jvm_options)
 
 
 def kafka_version() -> str:

@@ -70,6 +70,7 @@ class KafkaServer:
         node_id: int = 1,
         start_timeout_s: float = WAIT_S,
         template: Template | None = None,
+        version: str = "",
     ) -> None:
         """Choose the ports; nothing starts yet.
 
@@ -79,8 +80,10 @@ class KafkaServer:
             overrides: further settings.
             listeners: names and protocols (such as SASL_SSL) of further listeners.
             template: filled by this server.
+            version: of Kafka; empty: the version in pom.xml. It may be changed between starts.
         """
         self.node_id = node_id
+        self.version = version
         #: All controllers, and the cluster's id, in a cluster of several nodes.
         self.voters = ""
         self.cluster_id = ""
@@ -127,7 +130,8 @@ class KafkaServer:
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)
         options = (f"-Xms{self.heap}", f"-Xmx{self.heap}", *self._jvm_options(), *_JVM_ALWAYS)
-        self.process.start([*java_command("kafka.Kafka", *options), str(properties)], os.environ)
+        command = java_command("kafka.Kafka", *options, version=self.version)
+        self.process.start([*command, str(properties)], os.environ)
 
     def wait(self) -> None:
         """Wait until it answers."""
@@ -176,17 +180,18 @@ class KafkaServer:
         if self._template is not None:
             return (*SHORT_LIVED, *self._template.classes.writing_options)
         if in_short_test():
-            return (*_QUIET, *short_lived())
+            # The archive of loaded classes fits the jars of the pom's version only.
+            return (*_QUIET, *(SHORT_LIVED if self.version else short_lived()))
         return _JVM_AS_DEPLOYED
 
     def _format(self, properties: Path) -> None:
         cluster_id = self.cluster_id or new_id()
-        if self._template is None and in_short_test():
+        if self._template is None and in_short_test() and not self.version:
             _filled_template().copy_storage(self.data_dir, self.node_id, cluster_id)
             return
         done = subprocess.run(
             [
-                *java_command("kafka.tools.StorageTool"),
+                *java_command("kafka.tools.StorageTool", version=self.version),
                 *("format", "-t", cluster_id, "-c", str(properties)),
             ],
             capture_output=True,
