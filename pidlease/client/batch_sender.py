@@ -234,7 +234,7 @@ class Sender:
         result: PartitionResponse,
     ) -> None:
         """End the session: the server will never store this batch, and none that follows it."""
-        text = f"{partition}: error {result.code}: {result.message or action.value}"
+        text = f"{partition}: error {result.code}: {result.reason or action.value}"
         if action is ResponseAction.FENCED:
             self._host.end(FencedError(text), FencedError(text))
             return

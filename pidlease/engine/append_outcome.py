@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from pidlease.coordination.name_bindings import RELEASED
 from pidlease.core.judge import Kind, Verdict
+from pidlease.kafka.codec.produce import RecordError
 from pidlease.kafka.error_codes import REQUEST_TIMED_OUT
 
 #: The batch may be in the log. Clients send it again, and expect it to be deduplicated.
@@ -57,6 +58,7 @@ class Outcome(NamedTuple):
         generation: for fenced and malformed batches, the stored generation; otherwise -1.
         reason: the error in words.
         code: Kafka's error code, if it is not the status's usual one.
+        record_errors: the records that caused the error, as Kafka says; its other ones are valid.
     """
 
     status: Status
@@ -65,6 +67,7 @@ class Outcome(NamedTuple):
     generation: int = -1
     reason: str = ""
     code: int = 0
+    record_errors: tuple[RecordError, ...] = ()
 
 
 #: Called once on the event loop, possibly before `produce` returns.

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from pidlease.core.state import Batch
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Done, GapWait, Outcome, Status
+from pidlease.kafka.codec.produce import NO_TIME
 from pidlease.kafka.records.record_batch import BatchHeader
 from pidlease.log.ports import Forwarded, NewBatch
 
@@ -53,6 +54,7 @@ class Pending(NewBatch):
         self.header = header
         self.data = data
         self.batch = batch
+        self.append_time = NO_TIME
         self.retries: list[Pending] | None = None
         self.superseded = False
 
@@ -152,6 +154,7 @@ class Watched(Pending):
 
     @override
     def appended(self, offset: int) -> None:
+        self._pending.append_time = self.append_time
         self._pending.appended(offset)
 
 
@@ -195,7 +198,10 @@ def complete_appended(pending: Pending, offset: int) -> None:
 def not_taken(answer: Forwarded) -> Outcome:
     """Return the outcome of a batch that Kafka certainly or perhaps did not append."""
     if answer.definite and answer.code:
-        return Outcome(Status.REFUSED, reason=answer.reason, code=answer.code)
+        return Outcome(
+            Status.REFUSED, reason=answer.reason, code=answer.code,
+            record_errors=answer.record_errors,
+        )  # fmt: skip
     code = 0 if answer.definite else UNKNOWN_OUTCOME
     return Outcome(Status.FAILED, reason=answer.reason, code=code)
 

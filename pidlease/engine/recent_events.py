@@ -88,14 +88,14 @@ class RecentEvents:
             at_ms: now, in ms since 1970.
             name: the producer id of policy epoch; empty: the batch has a PID.
         """
-        status, _, expected, generation, reason, _ = outcome
+        status = outcome.status
         events = self.duplicates if status is Status.DUPLICATE else self.refusals
         batch = pending.batch
         events.append(
             Event(
                 next(self._numbers), at_ms, status.value, pending.pid, name, *partition,
-                batch.generation, batch.first, batch.last, expected, generation,
-                reason=reason[:_REASON_MAX],
+                batch.generation, batch.first, batch.last, outcome.expected, outcome.generation,
+                reason=outcome.reason[:_REASON_MAX],
             )
         )  # fmt: skip
 

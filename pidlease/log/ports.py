@@ -8,6 +8,7 @@ from pidlease.core.buffer import Buffer
 from pidlease.core.log_config import LogConfig
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.codec.produce import NO_TIME, RecordError
 from pidlease.kafka.records.record_batch import BatchHeader, WholeBatches
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer
 from pidlease.storage.snapshot_rows import PartitionRows
@@ -21,13 +22,15 @@ class NewBatch:
     Attributes:
         data: the batch's bytes; the log overwrites the base offset and the leader epoch in them.
         header: the batch's header.
+        append_time: when the log appended it, in ms since 1970; -1: its records keep their times.
     """
 
-    __slots__ = ("data", "header")
+    __slots__ = ("append_time", "data", "header")
 
     def __init__(self, data: bytearray | memoryview, header: BatchHeader) -> None:
         self.data = data
         self.header = header
+        self.append_time = NO_TIME
 
     @property
     def ended(self) -> bool:
@@ -180,12 +183,14 @@ class Forwarded(NamedTuple):
         offset: the offset of its first record; -1: the batch is not known to be in the log.
         definite: whether the batch is certainly not in the log, and never will be.
         reason: the error in words.
+        record_errors: the records that caused the error.
     """
 
     code: int
     offset: int
     definite: bool = False
     reason: str = ""
+    record_errors: tuple[RecordError, ...] = ()
 
 
 class AppendReceiver(Protocol):

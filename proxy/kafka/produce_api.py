@@ -162,7 +162,8 @@ class _RequestBatch(Pending):
 
     @override
     def complete(self, outcome: Outcome) -> None:
-        self._reply.put(self._index, _response_of(self._sent, outcome, self._log_start))
+        result = _response_of(self._sent, outcome, self._log_start, self.append_time)
+        self._reply.put(self._index, result)
 
 
 class _RepeatedBatch(Pending):
@@ -194,13 +195,13 @@ class _RepeatedBatch(Pending):
     @override
     def appended(self, offset: int) -> None:
         slot, template = self._slot, self._repeated.template
-        response = template.response(slot.correlation_id, offset, self._log_start)
+        response = template.response(slot.correlation_id, offset, self._log_start, self.append_time)
         slot.fill_framed((response,), template.response_bytes)
 
     @override
     def complete(self, outcome: Outcome) -> None:
         reply = _Reply(self._slot, self._repeated.version, self._repeated.request)
-        reply.put(0, _response_of(self._sent, outcome, self._log_start))
+        reply.put(0, _response_of(self._sent, outcome, self._log_start, self.append_time))
 
 
 class _RepeatedProduce:
@@ -261,17 +262,20 @@ class _RepeatedProduce:
         return True
 
 
-def _response_of(header: BatchHeader, outcome: Outcome, log_start: int) -> PartitionResponse:
+def _response_of(
+    header: BatchHeader, outcome: Outcome, log_start: int, append_time: int
+) -> PartitionResponse:
     """Return the response to a batch; under strict and monotonic it reports a duplicate."""
     status, offset = outcome.status, outcome.offset
     if status is Status.APPENDED:
-        return PartitionResponse(0, offset, log_start)
+        return PartitionResponse(0, offset, log_start, append_time=append_time)
     if status is Status.DUPLICATE and offset >= 0:
         leased = policy_of(header.producer_id) in _IDENTIFIED
         return PartitionResponse(0, offset, log_start, status.value if leased else "")
     code = CODES[status] if status is not Status.DUPLICATE else _FORGOTTEN
     number = outcome.code or code.value
-    return PartitionResponse(number, -1, log_start, _message(header, outcome))
+    message = _message(header, outcome)
+    return PartitionResponse(number, -1, log_start, message, record_errors=outcome.record_errors)
 
 
 #: The policies with the producer's identity in the first record of a batch.

@@ -11,6 +11,7 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.codec.produce import (
     PartitionResponse,
     ProduceBatch,
+    RecordError,
     read_produce_response,
     write_produce_request,
 )
@@ -45,10 +46,14 @@ def _answer() -> bytes:
 
 def test_an_answer_is_what_aiokafka_would_read() -> None:
     assert read_produce_response(8, _answer()) == {
-        TopicPartition("a", 0): PartitionResponse(0, 55),
-        TopicPartition("a", 1): PartitionResponse(45, message="expected; record 4: x; record 5: "),
-        TopicPartition("b\u00e4", 9): PartitionResponse(0, 2**40, message="duplicate"),
+        TopicPartition("a", 0): PartitionResponse(0, 55, 3),
+        TopicPartition("a", 1): PartitionResponse(
+            45, -1, 0, "expected", record_errors=(RecordError(4, "x"), RecordError(5, ""))
+        ),
+        TopicPartition("b\u00e4", 9): PartitionResponse(0, 2**40, 0, "duplicate", 5),
     }
+    refused = read_produce_response(8, _answer())[TopicPartition("a", 1)]
+    assert refused.reason == "expected; record 4: x; record 5: "
 
 
 def test_what_is_no_answer_is_refused() -> None:

@@ -172,7 +172,7 @@ async def test_an_error_of_stale_metadata_refreshes_it(code: int, refreshes: int
     async with sending() as (channels, known, (broker,)):
         sent = send(channels, 5, ProduceBatch(PLACE, b"x"))
         (await broker.take())[1](code)
-        assert await within(sent) == PartitionResponse(code, -1)
+        assert await within(sent) == PartitionResponse(code, -1, 0)
         assert known.refreshes == refreshes
 
 
@@ -229,7 +229,7 @@ async def test_without_a_producer_the_next_goes_to_the_new_leader() -> None:
             refuse, later = (await old.take())[1], (await old.take())[1]
             known.lead(2)
             refuse(6)
-            assert (await within(first)) == PartitionResponse(6, -1)
+            assert (await within(first)) == PartitionResponse(6, -1, 0)
             third = send(channels, producer, ProduceBatch(PLACE, b"x"))
             if leader is new:
                 (await new.take())[1](0)
@@ -253,7 +253,7 @@ async def test_a_request_belongs_to_one_transaction() -> None:
             answer(0)
         assert asked == [("one", [0]), ("two", [1]), (None, [0, 1])]
         for each in sent:
-            assert await within(each) == PartitionResponse(0, 7)
+            assert await within(each) == PartitionResponse(0, 7, 0)
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])

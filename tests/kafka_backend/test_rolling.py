@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.cimpl import NewTopic
 from typing_extensions import override
 
@@ -62,15 +62,24 @@ class Group(threading.Thread):
     def run(self) -> None:
         while not self.ending.is_set():
             found = self._consumer.poll(0.2)
-            if found is None or found.error():
-                continue
+            if found is not None and not found.error():
+                self._commit(found)
+        self._consumer.close()
+
+    def _commit(self, read: Message) -> None:
+        """Commit a record.
+
+        librdkafka repeats a request as it is after its connection was closed, some times: a commit
+        fails if its version is not served any more. The next one has another version.
+        """
+        while not self.ending.is_set():
             try:
-                self._consumer.commit(message=found, asynchronous=False)
+                self._consumer.commit(message=read, asynchronous=False)
             except KafkaException as error:
                 self.failures.append(str(error))
             else:
                 self.commits += 1
-        self._consumer.close()
+                return
 
     def finish(self) -> None:
         """End it, and wait for its end."""

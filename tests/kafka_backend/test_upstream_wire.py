@@ -1,7 +1,7 @@
 """What is written and read by hand towards Kafka, against kio, which others wrote."""
 
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,13 +22,15 @@ from pidlease.kafka.codec.fetch import (
     read_partitions,
 )
 from pidlease.kafka.codec.messages import Request
-from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
+from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch, RecordError
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamNonsenseError
 from tests.kafka_listener.messages import build
 
 PRODUCE, FETCH = 0, 1
 PRODUCE_VERSIONS = range(SENT_VERSIONS[API_PRODUCE][0], SENT_VERSIONS[API_PRODUCE][1] + 1)
 FETCH_VERSIONS = range(SENT_VERSIONS[API_FETCH][0], SENT_VERSIONS[API_FETCH][1] + 1)
+_APPENDED = datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)
+_APPENDED_MS = 1_700_000_000_123
 PLACES = [TopicPartition("a", 0), TopicPartition("b", 7), TopicPartition("a", 3)]
 
 
@@ -81,13 +83,16 @@ def test_produce_is_answered(version: int) -> None:
             part(0, 0, 42),
             part(3, 87, -1, record_errors=errors, error_message="no"),
         ]},
-        {"name": "b", "partition_responses": [part(7, 0, 2**40, error_message=None)]},
+        {"name": "b", "partition_responses": [
+            part(7, 0, 2**40, error_message=None, log_append_time=_APPENDED)
+        ]},
     ]})  # fmt: skip
-    why = "no; record 2: too long" if version >= 8 else ""
+    why, invalid = ("no", (RecordError(2, "too long"),)) if version >= 8 else ("", ())
+    start = 1 if version >= 5 else -1
     assert produce_wire.read_produce_response(version, frame) == {
-        PLACES[0]: PartitionResponse(0, 42),
-        PLACES[2]: PartitionResponse(87, -1, message=why),
-        PLACES[1]: PartitionResponse(0, 2**40),
+        PLACES[0]: PartitionResponse(0, 42, start),
+        PLACES[2]: PartitionResponse(87, -1, start, why, record_errors=invalid),
+        PLACES[1]: PartitionResponse(0, 2**40, start, append_time=_APPENDED_MS),
     }
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
@@ -106,28 +111,31 @@ def test_a_batch_that_goes_alone_is_asked_as_others_are(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+@pytest.mark.parametrize("appended", [None, _APPENDED])
 @pytest.mark.parametrize(
     ("code", "offset", "message"),
     [(0, 42, None), (0, 0, None), (0, 2**40, ""), (0, -1, None), (87, -1, "no"), (3, -1, None)],
 )
 def test_a_batch_that_went_alone_is_answered_as_others_are(
-    version: int, code: int, offset: int, message: str | None
+    version: int, code: int, offset: int, message: str | None, appended: datetime | None
 ) -> None:
     part = {"index": 3, "error_code": ErrorCode(code), "base_offset": offset,
-            "log_append_time": None, "log_start_offset": 1, "error_message": message}  # fmt: skip
+            "log_append_time": appended, "log_start_offset": 1,
+            "error_message": message}  # fmt: skip
     responses = [{"name": "a", "partition_responses": [part]}]
     frame = write_response(PRODUCE, version, {"responses": responses})
     place = TopicPartition("a", 3)
-    alone = produce_wire.read_single_response(version, frame, place)
+    alone, time = produce_wire.read_single_response(version, frame, place)
     if alone >= 0:
         assert produce_wire.read_produce_response(version, frame) == {
-            place: PartitionResponse(0, alone)
+            place: PartitionResponse(0, alone, 1, append_time=time)
         }
+        assert (alone, time) == (offset, -1 if appended is None else _APPENDED_MS)
     assert (alone < 0) == (version < 8 or code != 0 or message is not None or offset < 0)
     for other in (("a", 2), ("b", 3), ("", 3), ("a" * 7, 3)):
-        assert produce_wire.read_single_response(version, frame, TopicPartition(*other)) == -1
+        assert produce_wire.read_single_response(version, frame, TopicPartition(*other))[0] == -1
     for damaged in (*(frame[:size] for size in range(len(frame))), frame + b"\0"):
-        assert produce_wire.read_single_response(version, damaged, place) == -1
+        assert produce_wire.read_single_response(version, damaged, place)[0] == -1
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)

@@ -284,6 +284,20 @@ UPSTREAM: Final = (
         (_LINES,),
     ),
     Mutant(
+        "what Kafka says of records is lost",
+        "pidlease/engine/pending_batches.py",
+        "            record_errors=answer.record_errors,\n",
+        "",
+        (_EACH_CODE,),
+    ),
+    Mutant(
+        "records are not named in a response",
+        "pidlease/kafka/codec/produce.py",
+        "    if not message and not errors:\n",
+        "    if not message:\n",
+        ("tests/unit/kafka/test_produce_template.py",),
+    ),
+    Mutant(
         "one broker's versions count for all",
         "pidlease/kafka/client/settings.py",
         "            found = dict(versions) if found is None else _overlap(found, versions)\n",

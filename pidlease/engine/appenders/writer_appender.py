@@ -225,6 +225,7 @@ class WriterAppender(AppendReceiver):
         offsets = []
         at = offset
         for part in sent.parts:
+            part.append_time = sent.append_time
             offsets.append(at)
             at += part.header.records
         self._partition.apply(sent.parts, offsets)

@@ -172,7 +172,7 @@ class AllTopicsCluster(Cluster):
         found = await self._view_of(connection, None)
         if missing := self.view.topics.keys() - found.topics.keys():
             found = await self._confirmed(connection, found, missing)
-        return await self._with_cleanup(found)
+        return await self._with_cleanup(found, connection)
 
     @override
     async def _view_of(
@@ -214,13 +214,16 @@ class AllTopicsCluster(Cluster):
         self.stale()  # until the brokers agree
         return replace(found, topics={**still, **found.topics})
 
-    async def _with_cleanup(self, found: View) -> View:
+    async def _with_cleanup(self, found: View, connection: BrokerConnection) -> View:
         """Add to a view which topics are compacted.
 
         All cleanup policies are requested from time to time, those of new topics at once.
 
+        Parameters:
+            connection: to the broker that returned the view: another one may lag.
+
         Raises:
-            UpstreamError: no broker responds.
+            UpstreamError: the broker does not respond.
         """
         now = time.monotonic()
         if now >= self._cleanup_due:
@@ -229,10 +232,14 @@ class AllTopicsCluster(Cluster):
         missing = {each.topic_id: name for name, each in found.topics.items()
                    if each.topic_id not in self._cleanup}  # fmt: skip
         if missing:
-            cleanup = await compacted(await self.any_connection(), missing.values())
-            self._cleanup |= {id_: cleanup.get(name) for id_, name in missing.items()}
+            cleanup = await compacted(connection, missing.values())
+            for topic_id, name in missing.items():
+                if name in cleanup:
+                    self._cleanup[topic_id] = cleanup[name]
+            if len(cleanup) < len(missing):
+                self.stale()  # the broker does not know each topic yet
         topics = {
-            name: replace(each, compacted=self._cleanup[each.topic_id])
+            name: replace(each, compacted=self._cleanup.get(each.topic_id))
             for name, each in found.topics.items()
         }
         return replace(found, topics=topics)
@@ -337,7 +344,7 @@ class AllTopicsCluster(Cluster):
                         topics |= other.topics
                         absent = other.absent(absent)
             if topics:
-                seen = await self._with_cleanup(replace(self.view, topics=topics))
+                seen = await self._with_cleanup(replace(self.view, topics=topics), connection)
                 all_topics = {**self.view.topics, **seen.topics}
                 self._show(replace(self.view, topics=all_topics), started)
         return absent

@@ -110,6 +110,8 @@ class Cluster:
         self.view: View = View()
         self.on_change: Final[list[Callable[[View, View], None]]] = []
         self._connections: dict[Address, BrokerConnection] = {}
+        #: The broker that was asked last, of those for short requests.
+        self._last: Address | None = None
         self._connecting: dict[Address, asyncio.Lock] = {}
         self._stale = asyncio.Event()
         self._refreshed = asyncio.Condition()
@@ -151,9 +153,12 @@ class Cluster:
         error: UpstreamError = UpstreamAwayError("no broker of Kafka is known")
         for address in self._addresses():
             try:
-                return await self._connection(address)
+                connection = await self._connection(address)
             except UpstreamError as failure:
                 error = failure
+            else:
+                self._last = address
+                return connection
         raise error
 
     async def connection_to(self, broker: int) -> BrokerConnection:
@@ -177,9 +182,13 @@ class Cluster:
         return found
 
     def _addresses(self) -> list[Address]:
-        """Return the brokers' addresses, those with an open connection first."""
+        """Return the brokers' addresses, those with an open connection first.
+
+        Of these, the last one that was asked is the first: the metadata of others may lag behind.
+        """
         known = [*self.view.brokers.values(), *self.config.bootstrap]
-        return list(dict.fromkeys(sorted(known, key=lambda each: not self._is_open(each))))
+        known.sort(key=lambda each: (not self._is_open(each), each != self._last))
+        return list(dict.fromkeys(known))
 
     def connected(self, broker: int) -> bool:
         """Return whether a connection to a broker is open, for short requests."""

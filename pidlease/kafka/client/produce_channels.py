@@ -25,6 +25,7 @@ from pidlease.kafka.client.broker_connection import (
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.codec.primitives import INT32
 from pidlease.kafka.codec.produce import (
+    NO_TIME,
     PartitionResponse,
     ProduceBatch,
     read_produce_response,
@@ -65,7 +66,7 @@ class ProduceSend(BrokerRequest):
         transactional_id: None: the batch is not transactional.
     """
 
-    __slots__ = ("data", "place", "route", "transactional_id")
+    __slots__ = ("append_time", "data", "place", "route", "transactional_id")
 
     #: Set when the batch has a channel.
     route: "_Route"
@@ -76,6 +77,8 @@ class ProduceSend(BrokerRequest):
         self.place = place
         self.data = data
         self.transactional_id = transactional_id
+        #: When Kafka appended it, as in `PartitionResponse`; set before `appended` is called.
+        self.append_time = NO_TIME
 
     @property
     def ended(self) -> bool:
@@ -88,7 +91,7 @@ class ProduceSend(BrokerRequest):
         Parameters:
             offset: the offset of its first record.
         """
-        self.completed(PartitionResponse(0, offset))
+        self.completed(PartitionResponse(0, offset, append_time=self.append_time))
 
     def completed(self, result: PartitionResponse | UpstreamError) -> None:
         """Take the outcome, on the event loop.
@@ -395,7 +398,7 @@ class _Channel:
         """Report the outcome of a batch that had a request to itself."""
         offset = -1
         if isinstance(response, bytearray):
-            offset = read_single_response(self._version, response, send.place)
+            offset, send.append_time = read_single_response(self._version, response, send.place)
         if offset < 0:
             self.responded_to_all((send,), response)
             return

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from pidlease.kafka.api import API_DESCRIBE_CONFIGS
 from pidlease.kafka.client.broker_connection import BrokerConnection
 from pidlease.kafka.client.exchange import ask, request_for
+from pidlease.kafka.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pidlease.kafka.errors import UpstreamError
 from pidlease.observability.loggers import Logger
 from pidlease.observability.repeated_lines import LINES
@@ -67,25 +68,27 @@ async def id_expirations(
     )
 
 
-async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict[str, bool]:
-    """Return for topics whether Kafka removes their records by their keys.
+async def compacted(connection: BrokerConnection, topics: Iterable[str]) -> dict[str, bool | None]:
+    """Return for topics whether Kafka removes their records by their keys; None: it does not say.
+
+    Topics that the broker does not know are left out: it may lag.
 
     Parameters:
         connection: to the broker to ask.
-        topics: their names; those without a known cleanup policy are left out.
+        topics: their names.
 
     Raises:
         UpstreamError: it does not respond.
     """
     names = list(topics)
-    found: dict[str, bool] = {}
+    found: dict[str, bool | None] = {}
     for start in range(0, len(names), _TOPICS_MAX):
-        found_settings = await describe_configs(
-            connection, TOPIC, names[start : start + _TOPICS_MAX], (_CLEANUP,)
-        )
-        for name, settings in found_settings.items():
-            if settings.get(_CLEANUP) is not None:
-                found[name] = "compact" in str(settings[_CLEANUP])
+        some = names[start : start + _TOPICS_MAX]
+        for result in await _described(connection, TOPIC, some, (_CLEANUP,)):
+            if result.error_code.value == UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            policy = next((each.value for each in result.configs if each.name == _CLEANUP), None)
+            found[str(result.resource_name)] = None if policy is None else "compact" in str(policy)
     return found
 
 
@@ -103,6 +106,17 @@ async def describe_configs(
     Raises:
         UpstreamError: it does not respond.
     """
+    return {
+        str(result.resource_name): {str(each.name): each.value for each in result.configs}
+        for result in await _described(connection, kind, names, keys)
+        if not result.error_code.value
+    }
+
+
+async def _described(
+    connection: BrokerConnection, kind: int, names: Sequence[str], keys: tuple[str, ...]
+) -> tuple[Any, ...]:
+    """Return the broker's result for each resource, as for `describe_configs`."""
     request = request_for(connection, API_DESCRIBE_CONFIGS)
     resources = tuple(
         request.part("DescribeConfigsResource", resource_type=kind, resource_name=name,
@@ -111,8 +125,5 @@ async def describe_configs(
     )  # fmt: skip
     body = request.encode(resources=resources, include_synonyms=False, include_documentation=False)
     response: Any = await ask(connection, request, body)
-    return {
-        str(result.resource_name): {str(each.name): each.value for each in result.configs}
-        for result in response.results
-        if not result.error_code.value
-    }
+    results: tuple[Any, ...] = response.results
+    return results

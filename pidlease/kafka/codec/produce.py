@@ -32,7 +32,8 @@ _LOG_START_FROM: Final = 5
 _RESULT: Final = struct.Struct(">ihqq")
 #: Partition, error, base offset, time of the append, start of the log.
 _RESULT_LOG_START: Final = struct.Struct(">ihqqq")
-_NO_TIME: Final = -1
+#: The time of an append for which the log has set no time.
+NO_TIME: Final = -1
 _NO_STRING: Final = -1
 
 # From clients.
@@ -84,7 +85,20 @@ _SINGLE_BYTES: Final = _SINGLE.size
 #: log, no record errors, no message; the throttle time.
 _SINGLE_RESULT: Final = struct.Struct(">hqqqihi")
 _SINGLE_VERSION: Final = 8
+_ANOTHER_RESPONSE: Final = (-1, -1)
 _NAMES_KEPT: Final = 10_000
+
+
+class RecordError(NamedTuple):
+    """Why a record caused its batch to be refused (KIP-467).
+
+    Attributes:
+        record: its index in the batch, from 0 on.
+        message: the reason; empty: there is none.
+    """
+
+    record: int
+    message: str
 
 
 class PartitionResponse(NamedTuple):
@@ -95,12 +109,22 @@ class PartitionResponse(NamedTuple):
         offset: the offset of its first record; -1: unknown.
         log_start: the first offset of the log; -1: unknown.
         message: the reason for an error; empty: there is none.
+        append_time: when the log appended it, in ms since 1970; -1: the records keep their times.
+        record_errors: the records that caused an error; the batch's other records are valid.
     """
 
     code: int
     offset: int = -1
     log_start: int = -1
     message: str = ""
+    append_time: int = NO_TIME
+    record_errors: tuple[RecordError, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The reason for an error, and those of its records."""
+        words = [f"record {record}: {word}" for record, word in self.record_errors]
+        return "; ".join([self.message, *words] if self.message else words)
 
 
 # ---------------------------------------------------------------------- requests of clients
@@ -256,7 +280,7 @@ class ProduceTemplate:
         marked = PartitionResponse(0, _MARK, _MARK)
         response = write_produce_response(version, 0, request, [marked])
         head, _, tail = response[_CORRELATION_BYTES:].partition(
-            _OFFSETS.pack(_MARK, _NO_TIME, _MARK)
+            _OFFSETS.pack(_MARK, NO_TIME, _MARK)
         )
         front, rest = bytes(frame[:_CORRELATION_AT]), bytes(frame[_CORRELATION_END:length_at])
         return cls(front, rest, head, tail, after)
@@ -287,9 +311,11 @@ class ProduceTemplate:
             return None
         return memoryview(frame)[at:end]
 
-    def response(self, correlation_id: int, offset: int, log_start: int) -> bytes:
+    def response(
+        self, correlation_id: int, offset: int, log_start: int, append_time: int = NO_TIME
+    ) -> bytes:
         """Encode the response to a batch that is in the log, with its length and header."""
-        offsets = _OFFSETS.pack(offset, _NO_TIME, log_start)
+        offsets = _OFFSETS.pack(offset, append_time, log_start)
         return b"".join((self._size, INT32.pack(correlation_id), self._head, offsets, self._tail))
 
 
@@ -338,19 +364,26 @@ def _write_simple(
 
 
 def _write_partition(version: int, index: int, result: PartitionResponse) -> bytes:
-    code, offset, log_start, message = result
+    code, offset, log_start, message, append_time, errors = result
     if version < _LOG_START_FROM:
-        return _RESULT.pack(index, code, offset, _NO_TIME)
-    part = _RESULT_LOG_START.pack(index, code, offset, _NO_TIME, log_start)
+        return _RESULT.pack(index, code, offset, append_time)
+    part = _RESULT_LOG_START.pack(index, code, offset, append_time, log_start)
     if version < _RECORD_ERRORS_FROM:
         return part
     flexible = version >= FLEXIBLE_FROM
-    if not message:
+    if not message and not errors:
         return part + (_NO_ERRORS_FLEXIBLE if flexible else _NO_ERRORS)
-    part += write_array(0, flexible=flexible)
+    out = [part, write_array(len(errors), flexible=flexible)]
+    end = b"\0" if flexible else b""
+    for each in errors:
+        out += (INT32.pack(each.record), _write_message(each.message, flexible=flexible), end)
+    out += (_write_message(message, flexible=flexible), end)
+    return b"".join(out)
+
+
+def _write_message(message: str, *, flexible: bool) -> bytes:
     # A message may repeat a name from the request, as long as Kafka's strings can be.
-    part += write_string(message[:_MESSAGE_MAX], flexible=flexible)
-    return part + b"\0" if flexible else part
+    return write_string(message[:_MESSAGE_MAX] or None, flexible=flexible)
 
 
 # ---------------------------------------------------------------------- requests to Kafka
@@ -421,10 +454,12 @@ def _names(place: TopicPartition) -> bytes:
 # ---------------------------------------------------------------------- responses of Kafka
 
 
-def read_single_response(version: int, frame: bytes | bytearray, place: TopicPartition) -> int:
-    """Return the offset in the response to one appended batch.
+def read_single_response(
+    version: int, frame: bytes | bytearray, place: TopicPartition
+) -> tuple[int, int]:
+    """Return the offset and the time in the response to one appended batch.
 
-    -1: it is another response; call `read_produce_response` instead.
+    Offset -1: it is another response; call `read_produce_response` instead.
     """
     names = _names(place)
     at = 8 + len(names)
@@ -434,9 +469,11 @@ def read_single_response(version: int, frame: bytes | bytearray, place: TopicPar
         or not frame.startswith(names, 8)
         or not frame.startswith(b"\0\0\0\1", 4)
     ):
-        return -1
-    code, offset, _, _, refused, message, _ = _SINGLE_RESULT.unpack_from(frame, at)
-    return -1 if code or refused or message != _NO_STRING else int(offset)
+        return _ANOTHER_RESPONSE
+    code, offset, append_time, _, refused, message, _ = _SINGLE_RESULT.unpack_from(frame, at)
+    if code or refused or message != _NO_STRING:
+        return _ANOTHER_RESPONSE
+    return offset, append_time
 
 
 def read_produce_response(
@@ -456,7 +493,8 @@ def read_produce_response(
 def _read_response(
     version: int, frame: bytes | bytearray
 ) -> dict[TopicPartition, PartitionResponse]:
-    layout = _RESULT_LOG_START if version >= _LOG_START_FROM else _RESULT
+    has_start = version >= _LOG_START_FROM
+    layout = _RESULT_LOG_START if has_start else _RESULT
     rows: dict[TopicPartition, PartitionResponse] = {}
     (topics,) = INT32.unpack_from(frame, 4)
     at = 8
@@ -465,31 +503,32 @@ def _read_response(
         (partitions,) = INT32.unpack_from(frame, at)
         at += 4
         for _ in range(partitions):
-            number, code, offset = layout.unpack_from(frame, at)[:3]
+            number, code, offset, append_time, *starts = layout.unpack_from(frame, at)
             at += layout.size
+            start = starts[0] if has_start else -1
+            errors: tuple[RecordError, ...] = ()
             message = ""
             if version >= _RECORD_ERRORS_FROM:
-                message, at = _read_message(frame, at)
+                errors, at = _read_record_errors(frame, at)
+                message, at = _read_string(frame, at)
             partition = TopicPartition(name, number)
             if partition in rows:
                 raise IndexError(f"{partition} twice")
-            rows[partition] = PartitionResponse(code, offset, message=message)
+            rows[partition] = PartitionResponse(code, offset, start, message, append_time, errors)
     if at + 4 != len(frame):  # the throttle time
         raise IndexError(f"{len(frame) - at - 4} bytes too many")
     return rows
 
 
-def _read_message(frame: bytes | bytearray, at: int) -> tuple[str, int]:
-    """Read the reason for a refused batch: its own message, and those of its records."""
-    words = []
-    (errors,) = INT32.unpack_from(frame, at)
+def _read_record_errors(frame: bytes | bytearray, at: int) -> tuple[tuple[RecordError, ...], int]:
+    errors = []
+    (count,) = INT32.unpack_from(frame, at)
     at += 4
-    for _ in range(errors):
+    for _ in range(count):
         (index,) = INT32.unpack_from(frame, at)
-        word, at = _read_string(frame, at + 4)
-        words.append(f"record {index}: {word}")
-    message, at = _read_string(frame, at)
-    return "; ".join([message, *words] if message else words), at
+        message, at = _read_string(frame, at + 4)
+        errors.append(RecordError(index, message))
+    return tuple(errors), at
 
 
 def _read_string(frame: bytes | bytearray, at: int) -> tuple[str, int]:

@@ -471,7 +471,7 @@ class KafkaJournal(Journal, Ownership):
         if not result.code and result.offset != at:
             raise _UnknownOutcomeError(f"a batch is at {result.offset}, not at {at}")
         if result.code:
-            reason = f"Kafka returns {result.code} for {SERVED_TOPIC} {result.message}".rstrip()
+            reason = f"Kafka returns {result.code} for {SERVED_TOPIC} {result.reason}".rstrip()
             certain = produce_error(result.code).stored is Stored.NO
             self._unsettled = not certain or result.code not in RESEND | CONTENT | NO_RIGHT
             if self._unsettled:

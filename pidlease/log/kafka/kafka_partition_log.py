@@ -389,6 +389,7 @@ class _LogSend(ProduceSend):
     @override
     def appended(self, offset: int) -> None:
         log, new = self._log, self._new
+        new.append_time = self.append_time
         log.end_offset = max(log.end_offset, offset + new.header.records)
         self._receiver.landed(new, offset)
 
@@ -406,6 +407,7 @@ class _LogSend(ProduceSend):
             self._receiver.answered(self._new, answer)
             return
         if result.code == 0 and result.offset >= 0:
+            self.append_time = result.append_time
             self.appended(result.offset)
             return
         answer = not_appended(result)
@@ -419,11 +421,11 @@ class _LogSend(ProduceSend):
 
 def not_appended(row: PartitionResponse) -> Forwarded:
     """Translate an error of Kafka. An offset with an error code is ignored."""
-    code, offset, _, message = row
-    said = f"that it is at offset {offset}" if code == 0 else name_of(code)
-    reason = f"Kafka answers {said}" + (f": {message}" if message else "")
+    code = row.code
+    said = f"that it is at offset {row.offset}" if code == 0 else name_of(code)
+    reason = f"Kafka answers {said}" + (f": {row.reason}" if row.reason else "")
     definite = produce_error(code).stored is Stored.NO
-    return Forwarded(code, -1, definite=definite, reason=reason)
+    return Forwarded(code, -1, definite, reason, row.record_errors)
 
 
 def name_of(code: int) -> str:

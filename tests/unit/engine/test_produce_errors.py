@@ -4,12 +4,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pidlease.engine.append_outcome import UNKNOWN_OUTCOME, Status
+from pidlease.engine.pending_batches import not_taken
+from pidlease.kafka.codec.produce import PartitionResponse, RecordError
 from pidlease.kafka.error_codes import CONTENT, FENCED, STALE_LEADER
 from pidlease.kafka.produce_errors import (
     PRODUCE_ERRORS,
     Stored,
     produce_error,
 )
+from pidlease.log.kafka.kafka_partition_log import not_appended
+from pidlease.log.ports import Forwarded
 from tests.crash.seeds import SOAK, new_random
 from tests.unit.engine.kafka_sim import CodeFault, World, outcome_of
 
@@ -70,9 +74,19 @@ def test_what_is_certain_of_a_code(code: int) -> None:
 
 
 def test_an_answer_without_an_offset_is_not_certain() -> None:
-    assert outcome_of(0, 5) == (0, 5, False, "")
+    assert outcome_of(0, 5) == Forwarded(0, 5)
     answer = outcome_of(0, -1)
     assert (answer.code, answer.offset, answer.definite) == (0, -1, False)
+
+
+def test_what_kafka_says_of_records_reaches_the_outcome() -> None:
+    errors = (RecordError(1, "no key"), RecordError(4, "no"))
+    answer = not_appended(PartitionResponse(87, message="invalid", record_errors=errors))
+    outcome = not_taken(answer)
+    assert outcome.record_errors == errors
+    assert (
+        outcome.reason == "Kafka answers INVALID_RECORD (87): invalid; record 1: no key; record 4: "
+    )
 
 
 def test_the_sets_fit_the_table() -> None:

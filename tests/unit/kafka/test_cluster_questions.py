@@ -61,7 +61,7 @@ class ScriptedCluster(AllTopicsCluster):
         found = {name: known[name] for name in topics if name in known}
         return View("cluster", 0, {}, found, dict.fromkeys(self.being_made, _BEING_MADE))
 
-    async def _with_cleanup(self, found: View) -> View:
+    async def _with_cleanup(self, found: View, connection: BrokerConnection) -> View:
         return found
 
     def make(self, *topics: UpstreamTopic, brokers: Collection[Address] = (FIRST, SECOND)) -> None:

@@ -13,6 +13,7 @@ from pidlease.kafka.codec.produce import (
     FLEXIBLE_FROM,
     PartitionResponse,
     ProduceTemplate,
+    RecordError,
     read_produce_request,
     write_produce_response,
 )
@@ -25,7 +26,7 @@ from pidlease.kafka.records.record_batch import (
     read_header,
 )
 from tests.kafka_listener.batches import FIELDS, batch, changed
-from tests.kafka_listener.messages import PRODUCE, encode_request
+from tests.kafka_listener.messages import PRODUCE, decode_response, encode_request
 
 _VERSIONS: Final = range(3, 13)
 _REPEATED: Final = range(5, 13)
@@ -43,6 +44,36 @@ def _request(
         "timeout": timedelta(seconds=30), "topic_data": topics,
     }  # fmt: skip
     return bytearray(encode_request(PRODUCE, version, values, correlation_id))
+
+
+_ERRORS: Final = st.lists(st.builds(RecordError, st.integers(0, 2**31 - 1), st.text(max_size=20)))
+
+
+@given(
+    st.sampled_from(_VERSIONS),
+    st.sampled_from([0, 32, 87]),
+    st.sampled_from([-1, 1_700_000_000_123]),
+    st.text(max_size=20),
+    _ERRORS,
+)
+def test_the_response_has_all_that_kafka_said(
+    version: int, code: int, append_time: int, message: str, errors: list[RecordError]
+) -> None:
+    frame = _request(version, _BATCH)
+    header = read_request_header(frame)
+    request = read_produce_request(frame, header.body, version)
+    result = PartitionResponse(code, 5, 2, message, append_time, tuple(errors))
+    response = write_produce_response(version, 7, request, [result])
+    (topic,) = decode_response(PRODUCE, version, response)[1].responses
+    (part,) = topic.partition_responses
+    time = part.log_append_time
+    assert (part.error_code.value, part.base_offset) == (code, 5)
+    assert (-1 if time is None else round(time.timestamp() * 1000)) == append_time
+    if version >= 8:
+        found = [(each.batch_index, each.batch_index_error_message or "")
+                 for each in part.record_errors]  # fmt: skip
+        assert found == errors
+        assert (part.error_message or "") == message
 
 
 def _template(frame: bytearray) -> ProduceTemplate | None:
