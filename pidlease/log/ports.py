@@ -354,8 +354,19 @@ class LogStore(Protocol):
     def awaited(self) -> list[Topic]:
         """Return the topics that could not be read yet at the last call of `topics`."""
 
+    def make_topic(self, topic: Topic, first: int = 0) -> None:
+        """Make a topic's partitions from a number on, and store its definition, durably.
+
+        Parameters:
+            first: how many partitions the topic has now; 0: it is a new topic.
+
+        Raises:
+            OSError: not all is stored. A new topic does not exist; new partitions may be there
+                after the next start.
+        """
+
     def save_topic(self, topic: Topic) -> None:
-        """Store a topic or its new definition durably; its settings apply at once.
+        """Store a topic's new definition durably; its settings apply at once.
 
         Raises:
             OSError: the topic is not stored.
@@ -382,7 +393,7 @@ class LogStore(Protocol):
         """
 
     def open_partition(self, topic: Topic, partition: int, recovery_offset: int) -> PartitionLog:
-        """Open a partition's log; create its folder if it is missing.
+        """Open a partition's log. A log that is missing, or is another topic's, is stopped.
 
         Parameters:
             recovery_offset: the log is durable and intact up to here (by a snapshot's vector).

@@ -8,6 +8,7 @@ start, or cut:
     3. lower the log's start offset, if it is beyond the cut
     4. remove later segments, the newest first; truncate the damaged one
     5. lower the durable mark to the cut
+    6. write which topic the log is of, if that is lost
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Final
 
 from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
 from pidlease.log.segments.log_start import read_log_start, write_log_start
+from pidlease.log.segments.log_topics import read_copy, write_copy
 from pidlease.log.segments.log_view import LogView
 from pidlease.log.segments.offset_file import encode_offset
 from pidlease.log.segments.segment import LOG_SUFFIX, ActiveSegment, SegmentFiles
@@ -68,6 +70,8 @@ def cut(files: Files, found: Survey, damaged: DamagedPartition, now_ms: int) -> 
     _cut_segments(files, damaged.folder, view)
     if DurableMark(files, damaged.folder).read() > view.end_offset:
         write_aside(files, damaged.folder / MARK_NAME, [encode_offset(view.end_offset)])
+    if read_copy(files, damaged.folder) is None:  # the folder may have been lost as a whole
+        write_copy(files, damaged.folder, damaged.topic)
     return kept
 
 

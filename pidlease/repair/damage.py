@@ -63,6 +63,9 @@ def find_damage(files: Files, folder: Path, recovery_offset: int, *, clean: bool
     if isinstance(found, Damage):
         return found._replace(promised_end=max(durable, start, found.offset + 1))
     promised, text = max((durable, "was durable up to"), (start, "was deleted up to"))
+    if not segments and not promised:
+        path = first.path(LOG_SUFFIX)
+        return Damage(path, 0, 0, "the log is gone, with all its segments", nothing, 1)
     if found.end_offset < promised:
         path, end = found.segments[-1].path(LOG_SUFFIX), found.end_offset
         reason = f"it ends at offset {end}, and {text} {promised}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pidlease.coordination.file.file_names import parse_line
 from pidlease.core.producer_names import ProducerNames
+from pidlease.log.segments.log_topics import COPY_NAME, of_another, read_copy
 from pidlease.repair.damage import Damage, find_damage
 from pidlease.repair.losses import Context, Losses, find_losses
 from pidlease.storage.checked_lines import split_torn
@@ -128,6 +129,11 @@ def _check(
     name = TopicPartition(topic.name, number)
     newest = context.snapshots[0].manifest if context.snapshots else None
     known = newest.next_offset(name, topic.topic_id) if newest else 0
+    copy = read_copy(context.files, folder)
+    if copy is not None and (wrong := of_another(copy, topic)):
+        foreign = Damage(folder / COPY_NAME, 0, 0, wrong, None, known)
+        reason = "the log is another topic's: a cut would not repair that"
+        return DamagedPartition(topic, number, folder, foreign, None, [], reason)
     damage = find_damage(context.files, folder, known, clean=clean)
     if damage is None:
         return None

@@ -11,6 +11,7 @@ from pidlease.kafka.records.record_batch import BatchHeader, InvalidBatchError, 
 from pidlease.kafka.records.writer_batch import logged
 from pidlease.log.segments.durable_mark import MARK_NAME, DurableMark
 from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start
+from pidlease.log.segments.log_topics import COPY_NAME
 from pidlease.log.segments.offset_file import decode_offset
 from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.log.segments.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
@@ -23,6 +24,8 @@ from pidlease.verify.verify_report import Kind, Report
 
 #: Progress is reported after this many bytes.
 _REPORTED_BYTES: Final = 1 << 20
+#: The files of a log beside its segments.
+_OTHER_NAMES: Final = (MARK_NAME, LOG_START_NAME, COPY_NAME)
 
 
 class Checkpoint(NamedTuple):
@@ -118,9 +121,9 @@ class PartitionCheck:
             if dot + suffix in SUFFIXES and stem not in stems:
                 text = "left by an interrupted removal; the next start removes it"
                 self._report.note(path, text)
-            elif dot + suffix not in SUFFIXES and name not in (MARK_NAME, LOG_START_NAME):
+            elif dot + suffix not in SUFFIXES and name not in _OTHER_NAMES:
                 self._report.wrong(Kind.STRAY, path, "is no file of a log")
-        if not bases and self._report.clean:
+        if not bases:
             self._report.wrong(Kind.MISSING, self._folder, "there is no segment", offset=0)
 
     def _durable_mark(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pidlease.log.segments.data_directory import NewerFormatError, read_identity
+from pidlease.log.segments.log_topics import COPY_NAME, of_another, partition_of
 from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files
@@ -20,6 +21,7 @@ from pidlease.storage.topics.topic_store import (
     Topic,
     TopicStore,
     illegal_name,
+    read_definition,
 )
 from pidlease.verify.names_check import check_names
 from pidlease.verify.offsets_check import check_offsets
@@ -189,7 +191,10 @@ def _plan(
             yield _Planned(topic, number, logs / name, judged)
     for name in sorted(names):
         if name.rpartition("-")[0] not in doomed:
-            context.report.wrong(Kind.STRAY, logs / name, "belongs to no topic that is defined")
+            restores = partition_of(name) and context.files.exists(logs / name / COPY_NAME)
+            more = "; the next start restores its definition" if restores else ""
+            text = f"belongs to no topic that is defined{more}"
+            context.report.wrong(Kind.STRAY, logs / name, text)
 
 
 def _log_bytes(files: Files, folder: Path) -> int:
@@ -208,10 +213,28 @@ def _check_partition(context: CheckContext, planned: _Planned, snapshots: Snapsh
     recovery_offset = snapshots.recovery_offset(topic, number)
 
     def check(context: CheckContext, folder: Path) -> None:
+        _check_copy(context, folder, topic)
         PartitionCheck(context, folder, checkpoints, recovery_offset).run()
 
     with nullcontext() if judged else context.report.not_judged(folder):
         _check_file(context, folder, check)
+
+
+def _check_copy(context: CheckContext, folder: Path, topic: Topic) -> None:
+    """Check the copy of the topic's definition beside a log."""
+    path = folder / COPY_NAME
+    if not context.files.exists(path):
+        if context.files.exists(folder):
+            context.report.note(path, "is missing; the next start writes it again")
+        return
+    try:
+        wrong = of_another(read_definition(context.files, path), topic)
+    except DataFolderError as error:
+        text = str(error).removeprefix(f"{path} ")
+        context.report.wrong(Kind.DAMAGED, path, text, position=0)
+        return
+    if wrong:
+        context.report.wrong(Kind.STRAY, folder, wrong)
 
 
 def _check_file(

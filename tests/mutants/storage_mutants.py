@@ -12,6 +12,7 @@ from tests.mutants.mutant import (
     FLUSH,
     FOLDER,
     LOG,
+    LOG_TOPICS,
     OPEN_LOGS,
     SEQUENCE,
     SIM,
@@ -20,6 +21,7 @@ from tests.mutants.mutant import (
     Mutant,
 )
 
+_LOG_TOPICS: Final = "pidlease/log/segments/log_topics.py"
 _SEGMENT: Final = "pidlease/log/segments/segment.py"
 _LOG_VIEW: Final = "pidlease/log/segments/log_view.py"
 _SNAPSHOT_TABLES: Final = "pidlease/storage/snapshot_tables.py"
@@ -56,6 +58,40 @@ STORAGE: Final = (
         "{name: values.take(_column(rows)) for name, values in column.items()}",
         "column",
         (SNAPSHOTS,),
+    ),
+    Mutant(
+        "a new topic takes the log that is there",
+        "pidlease/log/segments/data_directory.py",
+        "        check_no_logs(self._files, logs, topic, numbers)\n",
+        "",
+        (LOG_TOPICS,),
+    ),
+    Mutant(
+        "a topic's definition is stored before its logs are made",
+        "pidlease/log/segments/data_directory.py",
+        "            make_logs(self._files, logs, topic, numbers)\n"
+        "            self.save_topic(topic)\n",
+        "            self.save_topic(topic)\n"
+        "            make_logs(self._files, logs, topic, numbers)\n",
+        (LOG_TOPICS,),
+    ),
+    Mutant(
+        "a log of another topic id is served",
+        _LOG_TOPICS,
+        "    if copy.topic_id == topic.topic_id:\n",
+        "    if copy.name == topic.name:\n",
+        (LOG_TOPICS,),
+    ),
+    Mutant(
+        "the copy says that a log is there before it is",
+        _LOG_TOPICS,
+        "        with closing(ActiveSegment(SegmentFiles(files, folder, 0))) as segment:\n"
+        "            segment.create()\n"
+        "        write_copy(files, folder, topic)\n",
+        "        write_copy(files, folder, topic)\n"
+        "        with closing(ActiveSegment(SegmentFiles(files, folder, 0))) as segment:\n"
+        "            segment.create()\n",
+        (LOG_TOPICS,),
     ),
     Mutant(
         "numbers of a snapshot that do not fit are cut",

@@ -214,7 +214,7 @@ class TopicTable:
         self._check_room(topic.partitions)
         self.policies.of(topic)  # validates the settings before they are durable
         topic = self._made_again(topic)
-        await self._pool.run(partial(self._store.save_topic, topic))
+        await self._pool.run(partial(self._store.make_topic, topic))
         try:
             opened = await self.open(topic, range(topic.partitions))
         except OSError:
@@ -263,7 +263,7 @@ class TopicTable:
             raise PartitionCountError(f"topic {name} has {topic.partitions} partitions already")
         self._check_room(total - topic.partitions)
         grown = replace(topic, partitions=total)
-        await self._pool.run(partial(self._store.save_topic, grown))
+        await self._pool.run(partial(self._store.make_topic, grown, topic.partitions))
         # If this fails, the next start opens them.
         opened = await self.open(grown, range(topic.partitions, total))
         self.publish(grown, [*self.partitions[name], *opened])

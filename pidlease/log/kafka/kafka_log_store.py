@@ -255,8 +255,12 @@ class KafkaStore(LogStore):
         return replace(topic, overrides=settings)
 
     @override
-    def save_topic(self, topic: Topic) -> None:
+    def make_topic(self, topic: Topic, first: int = 0) -> None:
         raise OSError(f"the topics are Kafka's; create or extend {topic.name} in Kafka")
+
+    @override
+    def save_topic(self, topic: Topic) -> None:
+        raise OSError(f"the topics are Kafka's; change {topic.name} in Kafka")
 
     @override
     def delete_topic(self, topic: Topic) -> None:

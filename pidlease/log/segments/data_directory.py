@@ -4,7 +4,7 @@ meta.json        format version and cluster id
 lock             held while a process uses the directory
 clean-stop       exists only while no process runs, after a clean stop
 topics/          the topics' definitions, and the settings of all topics
-logs/            a folder for each partition
+logs/            a folder for each partition, with a copy of its topic's definition
 snapshots/       snapshots of the producers' states
 sequence/        the PID blocks, and the bindings of names
 groups/          the committed offsets of consumer groups
@@ -24,6 +24,14 @@ from typing_extensions import override
 from pidlease.core.log_config import LogConfig
 from pidlease.log.ports import LogStore
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.log_topics import (
+    check_no_logs,
+    folder_name,
+    make_logs,
+    restored_topics,
+    write_copy,
+    wrong_log,
+)
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.log.segments.open_segments import OpenSegments
 from pidlease.storage.errors import DataFolderError, reason_for_clients
@@ -111,10 +119,9 @@ class DataDirectory(LogStore):
                 files.remove(self._marker)
             # Even without a marker: a crash may have come between its removal and this fsync.
             files.fsync_folder(path)
-            #: The folders in logs/ that exist even after a power cut. One fsync for all of them: a
-            #: crash may have come between creating one and its fsync.
-            self._durable_folders: Final = set(files.list(path / "logs"))
-            if self._durable_folders:
+            # One fsync for the folders of all logs: a crash may have come between creating one and
+            # its fsync.
+            if files.exists(path / "logs"):
                 files.fsync_folder(path / "logs")
         except OSError as error:
             self._lock.release()
@@ -158,18 +165,25 @@ class DataDirectory(LogStore):
 
     @override
     def topics(self) -> list[Topic]:
-        """Return the topics, after removing the rest of deleted ones.
+        """Return the topics, after removing the rest of deleted ones, and restoring lost ones.
 
         Raises:
             DataFolderError: a topic has a setting that this version does not know, or a value.
         """
-        topics = [plain(topic) for topic in self._topics.load()]
-        for topic in topics:
-            self._check_settings_of(topic)
+        topics = {topic.name: topic for topic in self._topics.load()}
         for topic in self._topics.doomed():
             self._left_over[topic.name] = topic
             self._try_remove_logs(topic)
-        return topics
+        try:
+            known = self._left_over | topics
+            for topic in restored_topics(self._files, self.path / "logs", known):
+                self._topics.save(topic)
+                topics[topic.name] = topic
+        except OSError as error:
+            raise DataFolderError(f"a topic's definition is not restored: {error}") from error
+        for topic in topics.values():
+            self._check_settings_of(topic)
+        return [plain(topic) for topic in topics.values()]
 
     def _check_settings_of(self, topic: Topic) -> None:
         # A newer version's setting may forbid what this server would append.
@@ -200,13 +214,44 @@ class DataDirectory(LogStore):
         return settings
 
     @override
-    def save_topic(self, topic: Topic) -> None:
-        config = config_of(topic, self._defaults)
-        if topic.name in self._in_doubt:
-            raise OSError(f"{topic.name}: its deletion is in doubt until the next start")
+    def make_topic(self, topic: Topic, first: int = 0) -> None:
+        self._check_no_doubt(topic)
         if topic.name in self._left_over:
             self._remove_logs(self._left_over[topic.name])
+        logs, numbers = self.path / "logs", range(first, topic.partitions)
+        check_no_logs(self._files, logs, topic, numbers)
+        try:
+            # The logs come first: a definition without one of its logs is a loss.
+            make_logs(self._files, logs, topic, numbers)
+            self.save_topic(topic)
+        except OSError:
+            if not first:
+                self._abandon(topic)
+            raise
+
+    def _check_no_doubt(self, topic: Topic) -> None:
+        if topic.name in self._in_doubt:
+            raise OSError(f"{topic.name}: its deletion is in doubt until the next start")
+
+    def _abandon(self, topic: Topic) -> None:
+        """Remove what is there of a topic that could not be made."""
+        try:
+            self._topics.drop(topic)
+            self._remove_logs(topic)
+        except OSError as error:
+            _log.error("a topic could not be made, nor be removed; it may be there after the next"
+                       " start", topic=topic.name, error=str(error))  # fmt: skip
+
+    @override
+    def save_topic(self, topic: Topic) -> None:
+        config = config_of(topic, self._defaults)
+        self._check_no_doubt(topic)
         self._topics.save(topic)
+        try:
+            write_copy(self._files, self.path / "logs" / folder_name(topic.name, 0), topic)
+        except OSError as error:
+            _log.error("the copy of a topic's definition is older than it; the next start replaces"
+                       " it", topic=topic.name, error=str(error))  # fmt: skip
         for (name, _), log in list(self._logs.items()):
             if name == topic.name:
                 log.config = config
@@ -238,8 +283,7 @@ class DataDirectory(LogStore):
         logs = self.path / "logs"
         for number in range(topic.partitions):
             log = self._logs.pop((topic.name, number), None)
-            folder = logs / _partition_folder(topic, number)
-            self._durable_folders.discard(folder.name)
+            folder = logs / folder_name(topic.name, number)
             if log is not None:
                 log.delete()
             elif self._files.exists(folder):
@@ -253,17 +297,16 @@ class DataDirectory(LogStore):
     def open_partition(
         self, topic: Topic, partition: int, recovery_offset: int
     ) -> EmbeddedPartitionLog:
-        name = _partition_folder(topic, partition)
-        folder = self.path / "logs" / name
+        folder = self.path / "logs" / folder_name(topic.name, partition)
         config = config_of(topic, self._defaults)
         log = EmbeddedPartitionLog(
             self._files, folder, config, self._pool, self.open_logs, self.open_segments
         )
-        known = name in self._durable_folders
-        # Only for its first log: later, the topic may be deleted and made again.
-        self._durable_folders.discard(name)
-        log.open(recovery_offset, clean=self.clean, folder_is_durable=known)
         self._logs[topic.name, partition] = log
+        if reason := wrong_log(self._files, folder, topic, partition):
+            log.stop_lost(reason, recovery_offset, str(folder))
+        else:
+            log.open(recovery_offset, clean=self.clean, folder_is_durable=True)
         return log
 
     @override
@@ -288,10 +331,6 @@ class DataDirectory(LogStore):
     def release(self) -> None:
         """Release the lock without closing anything, after a start that failed."""
         self._lock.release()
-
-
-def _partition_folder(topic: Topic, number: int) -> str:
-    return f"{topic.name}-{number}"
 
 
 def sequence_file(path: Path) -> Path:

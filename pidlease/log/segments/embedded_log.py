@@ -18,6 +18,7 @@ from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.ports import AppendDone, LogPart, NewBatch
 from pidlease.log.segments.durable_mark import DurableMark
 from pidlease.log.segments.log_start import LOG_START_NAME, read_log_start, write_log_start
+from pidlease.log.segments.log_topics import COPY_NAME
 from pidlease.log.segments.log_view import LogView, ReadPositions
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.log.segments.open_segments import OpenSegments
@@ -154,7 +155,7 @@ class EmbeddedPartitionLog:
             start_known = True
             if segments:
                 self._recover(recovery_offset, durable, clean=clean)
-            self._check_complete(recovery_offset)
+            self._check_complete(recovery_offset, lost=COPY_NAME in names and not segments)
             self._check_start()
             if not segments:
                 self._active.create()
@@ -186,13 +187,15 @@ class EmbeddedPartitionLog:
             if offset < following.base_offset:
                 segment.rewrite(offset)
 
-    def _check_complete(self, durable: int) -> None:
+    def _check_complete(self, durable: int, *, lost: bool) -> None:
         """Check that the log goes up to an offset, and is there at all.
 
         A snapshot counts as well: its offset vector is never ahead of the durable log. If the log
         just began anew, the start would remove all snapshots as ahead of it.
         """
         end = self._active.next_offset
+        if lost:
+            raise DamagedLogError(self._folder, 0, "all segments are gone")
         if end < durable:
             path = self._active.names.path(LOG_SUFFIX)
             reason = f"it ends at offset {end}, and was durable up to {durable}"
@@ -482,6 +485,15 @@ class EmbeddedPartitionLog:
         self.stopped = reason
         _log.error("partition stopped: it accepts no appends until an operator has checked it",
                    log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
+
+    def stop_lost(self, reason: str, recovery_offset: int, detail: str) -> None:
+        """Accept no appends, because the partition's log is not there; nothing is opened.
+
+        Parameters:
+            recovery_offset: the log went up to here at least.
+        """
+        self._promised_end = max(recovery_offset, 1)
+        self.stop(reason, detail)
 
     def stop_short(self, reason: str, offset: int, detail: str = "") -> None:
         """Accept no more appends, and hide all records from an offset on."""

@@ -101,7 +101,7 @@ class TopicStore:
             DataFolderError: a definition is damaged.
         """
         return [
-            self._topic(self._folder / name)
+            read_definition(self._files, self._folder / name)
             for name in self._files.list(self._folder)
             if name.endswith(_SUFFIX)
         ]
@@ -112,7 +112,18 @@ class TopicStore:
         Raises:
             OSError: it is not stored.
         """
-        self._write(self._folder / (topic.name + _SUFFIX), "topic", asdict(topic))
+        write_definition(self._files, self._folder / (topic.name + _SUFFIX), topic)
+
+    def drop(self, topic: Topic) -> None:
+        """Remove a definition, durably, if it is there.
+
+        Raises:
+            OSError: it may still be there.
+        """
+        path = self._folder / (topic.name + _SUFFIX)
+        if self._files.exists(path):
+            self._files.remove(path)
+        self._files.fsync_folder(self._folder)
 
     def load_defaults(self) -> dict[str, str]:
         """Read the settings of all topics, by name; empty: none was ever set.
@@ -123,7 +134,7 @@ class TopicStore:
         path = self._folder / DEFAULTS_NAME
         if not self._files.exists(path):
             return {}
-        settings = self._read(path, "defaults")
+        settings = _read(self._files, path, "defaults")
         if not all(isinstance(each, str) for pair in settings.items() for each in pair):
             raise DataFolderError(f"{path} is damaged (not all is text); take it from a backup")
         return settings
@@ -134,7 +145,7 @@ class TopicStore:
         Raises:
             OSError: they are not stored.
         """
-        self._write(self._folder / DEFAULTS_NAME, "defaults", settings)
+        _write(self._files, self._folder / DEFAULTS_NAME, "defaults", settings)
 
     def doom(self, topic: Topic) -> None:
         """Delete a definition durably. `doomed` lists the topic until `forget` is called.
@@ -165,7 +176,11 @@ class TopicStore:
             DataFolderError: a definition is damaged.
         """
         names = self._files.list(self._folder)
-        return [self._topic(self._folder / name) for name in names if name.endswith(DOOMED_SUFFIX)]
+        return [
+            read_definition(self._files, self._folder / name)
+            for name in names
+            if name.endswith(DOOMED_SUFFIX)
+        ]
 
     def forget(self, topic: Topic) -> None:
         """Remove a doomed topic from the list, after its logs are gone.
@@ -180,23 +195,40 @@ class TopicStore:
     def _doomed(self, topic: Topic) -> Path:
         return self._folder / (topic.name + DOOMED_SUFFIX)
 
-    def _write(self, path: Path, key: str, content: dict[str, Any]) -> None:
-        text = json.dumps(content, sort_keys=True)
-        outer = json.dumps({"crc": crc32c(text.encode()), key: text})
-        write_aside(self._files, path, [outer.encode()])
 
-    def _read(self, path: Path, key: str) -> dict[str, Any]:
-        try:
-            outer = json.loads(read_file(self._files, path))
-            text = outer[key]
-            if crc32c(text.encode()) != outer["crc"]:
-                raise DataFolderError(f"{path} is damaged (checksum); take it from a backup")
-            return dict(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error
+def write_definition(files: Files, path: Path, topic: Topic) -> None:
+    """Store a topic's definition in a file, durably.
 
-    def _topic(self, path: Path) -> Topic:
-        try:
-            return Topic(**self._read(path, "topic"))
-        except TypeError as error:
-            raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error
+    Raises:
+        OSError: it is not stored.
+    """
+    _write(files, path, "topic", asdict(topic))
+
+
+def read_definition(files: Files, path: Path) -> Topic:
+    """Read a topic's definition from a file.
+
+    Raises:
+        DataFolderError: it is damaged.
+    """
+    try:
+        return Topic(**_read(files, path, "topic"))
+    except TypeError as error:
+        raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error
+
+
+def _write(files: Files, path: Path, key: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content, sort_keys=True)
+    outer = json.dumps({"crc": crc32c(text.encode()), key: text})
+    write_aside(files, path, [outer.encode()])
+
+
+def _read(files: Files, path: Path, key: str) -> dict[str, Any]:
+    try:
+        outer = json.loads(read_file(files, path))
+        text = outer[key]
+        if crc32c(text.encode()) != outer["crc"]:
+            raise DataFolderError(f"{path} is damaged (checksum); take it from a backup")
+        return dict(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataFolderError(f"{path} is damaged ({error}); take it from a backup") from error

@@ -96,7 +96,7 @@ class Logs:
     def topic(self, name: str, partitions: int = 1) -> Topic:
         """Make a topic."""
         topic = Topic.new(name, partitions)
-        self.folder.save_topic(topic)
+        self.folder.make_topic(topic)
         for number in range(partitions):
             self._logs[name, number] = self.folder.open_partition(topic, number, 0)
         return topic

@@ -23,6 +23,7 @@ from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.log.ports import NewBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
+from pidlease.log.segments.log_topics import make_logs
 from pidlease.storage.files import RealFiles, write_aside
 from pidlease.storage.snapshots import LeaseRow, PartitionRows, SnapshotStore, TopicPartition
 from pidlease.storage.topics.topic_store import Topic, TopicStore
@@ -93,7 +94,9 @@ class DataDir:
         identity = json.dumps({"format": 1, "cluster_id": "0123456789abcdef012345"})
         (self.path / "meta.json").write_text(identity)
         self.files.lock(self.path / "lock", "process 1").release()
-        TopicStore(self.files, self.path / "topics").save(Topic.new("t", 1))
+        topic = Topic.new("t", 1)
+        TopicStore(self.files, self.path / "topics").save(topic)
+        make_logs(self.files, self.path / "logs", topic, [0])
         self.sequence.take()
 
     @cached_property

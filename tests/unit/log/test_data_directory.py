@@ -180,6 +180,7 @@ def test_a_marker_whose_removal_was_killed_does_not_come_back() -> None:
 def test_a_stopped_partition_makes_an_unclean_stop() -> None:
     files = SimFiles()
     folder = open_folder(files)
+    folder.make_topic(TOPIC)
     folder.open_partition(TOPIC, 0, 0).stop("broken")
     folder.close()
     assert not open_folder(files.process_death()).clean
@@ -188,6 +189,7 @@ def test_a_stopped_partition_makes_an_unclean_stop() -> None:
 def test_a_close_that_fails_makes_an_unclean_stop() -> None:
     files = SimFiles()
     folder = open_folder(files)
+    folder.make_topic(TOPIC)
     log = folder.open_partition(TOPIC, 0, 0)
     log.append_blocking([simple(0)])
     files.fail_next("fsync", "*.log")
@@ -202,7 +204,7 @@ def test_a_crash_at_every_step_of_a_stop() -> None:
     for step in range(1, 40):
         files = SimFiles(step)
         folder = open_folder(files)
-        folder.save_topic(TOPIC)
+        folder.make_topic(TOPIC)
         folder.open_partition(TOPIC, 0, 0).append_blocking([simple(0)])
         files.crash_at(step)
         try:
@@ -266,7 +268,7 @@ def test_numbers_that_were_stored_in_another_form_are_read_and_told_plainly() ->
     check_settings(odd)
     files = SimFiles()
     folder = open_folder(files)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     folder.open_partition(topic, 0, 0)
     folder.close()
     (found,) = open_folder(files.process_death()).topics()
@@ -279,7 +281,7 @@ def test_numbers_that_were_stored_in_another_form_are_read_and_told_plainly() ->
 def test_files_are_where_the_documentation_says() -> None:
     files = SimFiles()
     folder = open_folder(files)
-    folder.save_topic(TOPIC)
+    folder.make_topic(TOPIC)
     folder.open_partition(TOPIC, 0, 0)
     folder.close()
     assert {"clean-stop", "lock", "logs", "meta.json", "topics"} <= set(files.list(PATH))
@@ -297,11 +299,16 @@ def test_a_partition_is_there_after_a_kill_at_any_step_and_then_a_power_cut() ->
         files = SimFiles(step)
         files.crash_at(step)
         try:
-            open_folder(files).open_partition(TOPIC, 0, 0)
+            folder = open_folder(files)
+            folder.make_topic(TOPIC)
+            folder.open_partition(TOPIC, 0, 0)
         except SimulatedCrash:
             kills += 1
         files = files.process_death()
-        log = open_folder(files).open_partition(TOPIC, 0, 0)
+        folder = open_folder(files)
+        if not folder.topics():
+            folder.make_topic(TOPIC)
+        log = folder.open_partition(TOPIC, 0, 0)
         assert log.append_blocking([simple(0)]) == [0]
         for seed in range(4):
             after = open_folder(files.power_loss(seed)).open_partition(TOPIC, 0, 0)
@@ -314,7 +321,7 @@ def test_a_partition_is_there_after_a_kill_at_any_step_and_then_a_power_cut() ->
 def test_a_start_fsyncs_the_folder_of_all_partitions_once() -> None:
     files = SimFiles()
     folder, topic = open_folder(files), Topic.new("t", 5)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     for number in range(5):
         folder.open_partition(topic, number, 0)
     files = files.process_death()
@@ -332,5 +339,5 @@ def test_a_start_fsyncs_the_folder_of_all_partitions_once() -> None:
     # Made again in the same process, a folder is not taken for the former one.
     folder.delete_topic(topic)
     fsynced.clear()
-    folder.open_partition(topic, 0, 0)
+    folder.make_topic(topic)
     assert PATH / "logs" in fsynced

@@ -148,7 +148,7 @@ def test_the_longest_name_can_be_deleted(tmp_path: Path) -> None:
     for files, path in ((RealFiles(), tmp_path / "d"), (SimFiles(0), DATA)):
         folder = folder_of(files, path)
         topic = Topic.new("x" * 249, 1)
-        folder.save_topic(topic)
+        folder.make_topic(topic)
         folder.open_partition(topic, 0, 0)
         folder.delete_topic(topic)
         assert folder.topics() == []
@@ -158,7 +158,7 @@ def test_a_name_is_free_although_its_last_trace_failed_once() -> None:
     files = SimFiles(0)
     folder = folder_of(files)
     topic = Topic.new("t", 1)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     folder.open_partition(topic, 0, 0)
 
     def fail_behind_the_removal(operation: str, path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_name_is_free_although_its_last_trace_failed_once() -> None:
     files.on_operation = fail_behind_the_removal
     folder.delete_topic(topic)
     files.on_operation = None
-    folder.save_topic(Topic.new("t", 1))
+    folder.make_topic(Topic.new("t", 1))
     assert [each.name for each in folder.topics()] == ["t"]
 
 
@@ -179,7 +179,7 @@ def test_what_a_topic_takes_behind_a_failed_deletion_is_safe(*, ordered: bool) -
         files = SimFiles(seed, ordered_names=ordered)
         folder = folder_of(files)
         topic = Topic.new("t", 1)
-        folder.save_topic(topic)
+        folder.make_topic(topic)
         log = folder.open_partition(topic, 0, 0)
         files.fail_next("fsync_folder", "/data/topics", errno.EIO)
         with pytest.raises(OSError, match="error"):
@@ -192,13 +192,13 @@ def test_a_topic_in_doubt_that_is_then_deleted_can_be_made_again() -> None:
     files = SimFiles(0)
     folder = folder_of(files)
     topic = Topic.new("t", 1)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     files.fail_next("fsync_folder", "/data/topics", errno.EIO, 2)
     with pytest.raises(OSError, match="error"):
         folder.delete_topic(topic)
     folder.delete_topic(topic)
     again = Topic.new("t", 1)
-    folder.save_topic(again)
+    folder.make_topic(again)
     assert folder_of(files.power_loss(0)).topics() == [again]
 
 
@@ -207,7 +207,7 @@ def test_a_deletion_in_doubt_stops_the_topic(operation: str) -> None:
     files = SimFiles(0)
     folder = folder_of(files)
     topic = Topic.new("t", 1)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     log = folder.open_partition(topic, 0, 0)
     files.fail_next("fsync_folder", "/data/topics", errno.EIO)
     pattern = "/data/topics/t.json" if operation == "rename" else "/data/topics"
@@ -218,7 +218,7 @@ def test_a_deletion_in_doubt_stops_the_topic(operation: str) -> None:
         log.append_blocking([simple(0)])
     # Its definition would be written beside the one to be deleted: the start removed the logs.
     with pytest.raises(OSError, match="in doubt"):
-        folder.save_topic(topic)
+        folder.make_topic(topic)
 
 
 # ---------------------------------------------------------------------- open files

@@ -52,7 +52,7 @@ def files_open(path: Path) -> int:
 def test_a_hundred_partitions_and_ten_open(tmp_path: Path, fsync: FsyncPolicy) -> None:
     folder = folder_of(tmp_path / "d", 10, fsync)
     topic = Topic.new("t", 100)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     logs = [folder.open_partition(topic, number, 0) for number in range(100)]
     most = 0
     for turn in range(12):
@@ -79,7 +79,7 @@ def test_a_hundred_partitions_and_ten_open(tmp_path: Path, fsync: FsyncPolicy) -
 def test_who_is_used_has_a_second_chance(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "d", 3, FsyncPolicy.NEVER)
     topic = Topic.new("t", 30)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     busy = folder.open_partition(topic, 0, 0)
     reopened = 0
     for number in range(1, 30):
@@ -111,7 +111,7 @@ def test_a_log_that_is_busy_is_passed_by(tmp_path: Path) -> None:
     """Two threads that append, each over the limit, may not wait for each other's log."""
     folder = folder_of(tmp_path / "d", 1, FsyncPolicy.NEVER)
     topic = Topic.new("t", 3)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     logs = [folder.open_partition(topic, number, 0) for number in range(3)]
     assert files_open(tmp_path / "d") == 0, "a log that nobody writes to holds none"
     logs[0].append_blocking([simple(0)])
@@ -126,7 +126,7 @@ def test_a_log_that_is_busy_is_passed_by(tmp_path: Path) -> None:
 def test_a_log_that_let_go_is_read_flushed_and_deleted(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "d", 3, FsyncPolicy.NEVER)
     topic = Topic.new("t", 1)
-    folder.save_topic(topic)
+    folder.make_topic(topic)
     log: EmbeddedPartitionLog = folder.open_partition(topic, 0, 0)
     log.append_blocking([simple(0), simple(1)])
     assert log.let_go()
