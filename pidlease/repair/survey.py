@@ -11,7 +11,7 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.log.segments.log_topics import COPY_NAME, of_another, read_copy
 from pidlease.repair.damage import Damage, find_damage
 from pidlease.repair.losses import Context, Losses, find_losses
-from pidlease.storage.checked_lines import split_torn
+from pidlease.storage.checked_lines import check_header, header_of, split_torn
 from pidlease.storage.errors import DataFolderError, LogError, is_unreadable
 from pidlease.storage.files import Files, read_file
 from pidlease.storage.offsets.journal_lines import journal_lines
@@ -166,7 +166,8 @@ def _bound(files: Files, root: Path) -> dict[int, str]:
     path = root / "sequence" / "names"
     if not files.exists(path):
         return {}
-    lines, _ = split_torn(read_file(files, path))
+    content = read_file(files, path)
+    lines, _ = split_torn(content[check_header(path, content) :])
     bound: dict[str, int] = {}
     for changes in filter(None, map(parse_line, lines)):
         bound |= {name: binding.pid for name, binding in changes.items() if binding is not None}
@@ -181,7 +182,8 @@ def _committed(files: Files, root: Path) -> OffsetTable:
         return table
     file = files.open_readonly(path)
     try:
-        for each in journal_lines(file):
+        start = check_header(path, file.read_at(len(header_of(path)), 0))
+        for each in journal_lines(file, start):
             if each.line is not None:
                 table.apply(each.line.record)
     except ValueError as error:

@@ -2,6 +2,9 @@
 
 Lines are appended, and fsynced before they count. So only the end of a file can have a line that a
 crash has torn. A `CheckedFile` is rewritten atomically instead, and never has a torn line.
+
+The first line is the header, with the file's name. A file is made with it, atomically, so a file
+that is empty has lost its content.
 """
 
 import json
@@ -11,7 +14,39 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from pidlease.storage.files import Files, make_durable_folder, read_file, write_aside
+from pidlease.storage.files import (
+    Files,
+    make_durable_file,
+    make_durable_folder,
+    read_file,
+    write_aside,
+)
+
+
+def header_of(path: Path) -> bytes:
+    """Return the first line of a file of lines."""
+    return encode_line({"file": path.name})
+
+
+def make_lines_file(files: Files, path: Path) -> None:
+    """Create a file of lines with its header, durably, if it is missing."""
+    make_durable_file(files, path, header_of(path))
+
+
+def check_header(path: Path, begin: bytes) -> int:
+    """Check how a file of lines begins, and return the length of its header.
+
+    Parameters:
+        begin: the content, or as much of it as the header has bytes.
+
+    Raises:
+        OSError: the header is not there.
+    """
+    header = header_of(path)
+    if not begin.startswith(header):
+        reason = "line 1 is damaged" if begin else "it is empty, and was not"
+        raise OSError(f"{reason}; take the file from a backup")
+    return len(header)
 
 
 def encode_line(fields: Mapping[str, object], *, ensure_ascii: bool = True) -> bytes:
@@ -78,13 +113,14 @@ class CheckedFile:
             if not self._files.exists(self._path):
                 return []
             content = read_file(self._files, self._path)
+            content = content[check_header(self._path, content) :]
             if not self._durable:  # a replacement was cut short, perhaps by a crash
                 self._files.fsync_folder(self._path.parent)
                 self._durable = True
         except OSError as error:
             raise OSError(f"{self._path}: {error}") from error
         rows = []
-        for number, line in enumerate(content.splitlines(), 1):
+        for number, line in enumerate(content.splitlines(), 2):
             fields = decode_line(line)
             if fields is None:
                 raise OSError(
@@ -102,7 +138,7 @@ class CheckedFile:
         try:
             make_durable_folder(self._files, self._path.parent)
             self._durable = False
-            write_aside(self._files, self._path, [b"".join(map(encode_line, rows))])
+            write_aside(self._files, self._path, [header_of(self._path), *map(encode_line, rows)])
             self._durable = True
         except OSError as error:
             raise OSError(f"{self._path}: {error}") from error

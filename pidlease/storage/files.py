@@ -401,12 +401,12 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def make_durable_file(files: Files, path: Path) -> None:
-    """Create an empty file and its folder if they are missing; remove the leftovers of a crash."""
+def make_durable_file(files: Files, path: Path, content: bytes = b"") -> None:
+    """Create a file and its folder if they are missing; remove the leftovers of a crash."""
     make_durable_folder(files, path.parent)
     sweep_asides(files, path.parent)
     if not files.exists(path):
-        write_aside(files, path, [])
+        write_aside(files, path, [content])
     # A crash may have happened between a rename and its fsync.
     files.fsync_folder(path.parent)
 

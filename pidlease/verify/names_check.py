@@ -7,7 +7,7 @@ from pidlease.coordination.name_bindings import check_name
 from pidlease.core.pid import Policy, policy_of
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
-from pidlease.verify.partition_check import CheckContext
+from pidlease.verify.partition_check import CheckContext, header_end
 from pidlease.verify.verify_report import Kind
 
 #: Policies with PIDs that are bound to names.
@@ -25,8 +25,12 @@ def check_names(context: CheckContext, path: Path) -> None:
     """
     if not context.files.exists(path):
         return
-    lines, torn = split_torn(read_file(context.files, path))
-    for number, line in enumerate(lines, 1):
+    content = read_file(context.files, path)
+    begin = header_end(context, path, content, Kind.SEQUENCE)
+    if begin is None:
+        return
+    lines, torn = split_torn(content[begin:])
+    for number, line in enumerate(lines, 2):
         problem = _read(line)
         if problem is None:
             context.report.wrong(Kind.SEQUENCE, path, "is damaged", position=number)
@@ -34,7 +38,7 @@ def check_names(context: CheckContext, path: Path) -> None:
             context.report.wrong(Kind.SEQUENCE, path, problem, position=number)
     if torn and context.report.clean:
         context.report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
-                             position=len(lines) + 1)  # fmt: skip
+                             position=len(lines) + 2)  # fmt: skip
     elif torn:
         context.report.note(path, f"torn last line of {len(torn)} bytes, never acknowledged; the"
                                   " next start ignores it")  # fmt: skip

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from pidlease.storage.checked_lines import header_of
 from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
 from pidlease.storage.offsets.offset_journal import JOURNAL_NAME
-from pidlease.verify.partition_check import CheckContext
+from pidlease.verify.partition_check import CheckContext, header_end
 from pidlease.verify.verify_report import Kind
 
 
@@ -20,11 +21,19 @@ def check_offsets(context: CheckContext, folder: Path) -> None:
             report.wrong(Kind.STRAY, folder / name, "is no journal of offsets")
     if not context.files.exists(path):
         return  # no group has committed an offset
+    _check_lines(context, path)
+
+
+def _check_lines(context: CheckContext, path: Path) -> None:
+    report = context.report
     bad: list[JournalLine] = []
     synced = 0
     file = context.files.open_readonly(path)
     try:
-        for each in journal_lines(file):
+        begin = header_end(context, path, file.read_at(len(header_of(path)), 0), Kind.DAMAGED)
+        if begin is None:
+            return
+        for each in journal_lines(file, begin):
             if each.line is None:
                 bad.append(each)
             elif bad:

@@ -15,6 +15,7 @@ from pidlease.log.segments.log_topics import COPY_NAME
 from pidlease.log.segments.offset_file import decode_offset
 from pidlease.log.segments.scan import BrokenBatchError, ScannedBatch, is_torn
 from pidlease.log.segments.segment import LOG_SUFFIX, SUFFIXES, SegmentFiles, base_offset_of
+from pidlease.storage.checked_lines import check_header
 from pidlease.storage.errors import DamagedLogError, UnidentifiedBatchError
 from pidlease.storage.files import Files, OpenFile, read_file
 from pidlease.storage.snapshots import LeaseRow
@@ -58,6 +59,15 @@ class CheckContext:
     report: Report
     advance: Callable[[int], None]
     names: ProducerNames = field(default_factory=ProducerNames)
+
+
+def header_end(context: CheckContext, path: Path, begin: bytes, kind: Kind) -> int | None:
+    """Return where the lines of a file begin; None: its header is not there, which is reported."""
+    try:
+        return check_header(path, begin)
+    except OSError as error:
+        context.report.wrong(kind, path, str(error), position=1)
+        return None
 
 
 class PartitionCheck:

@@ -8,7 +8,7 @@ from pidlease.core.pid import number_of
 from pidlease.core.producer_names import is_stand_in
 from pidlease.storage.checked_lines import split_torn
 from pidlease.storage.files import read_file
-from pidlease.verify.partition_check import CheckContext
+from pidlease.verify.partition_check import CheckContext, header_end
 from pidlease.verify.verify_report import Kind, Report
 
 
@@ -33,24 +33,28 @@ def check_sequence(context: CheckContext, path: Path) -> None:
         if (report.clean or largest) and not elsewhere:
             report.wrong(Kind.MISSING, path, "there is no PID sequence")
         return
-    lines, torn = split_torn(read_file(context.files, path))
+    content = read_file(context.files, path)
+    begin = header_end(context, path, content, Kind.SEQUENCE)
+    if begin is None:
+        return
+    lines, torn = split_torn(content[begin:])
     end = _check_lines(report, path, lines)
     if torn and report.clean:
         report.wrong(Kind.SEQUENCE, path, f"{len(torn)} bytes after the last whole line",
-                     position=len(lines) + 1)  # fmt: skip
+                     position=len(lines) + 2)  # fmt: skip
     elif torn:
         report.note(
             path, f"torn last line of {len(torn)} bytes; the next start leaves its numbers out"
         )
     if largest >= end and not elsewhere:
         text = f"the sequence goes up to {end - 1}; a PID with number {largest} was seen"
-        report.wrong(Kind.SEQUENCE, path, text, position=len(lines))
+        report.wrong(Kind.SEQUENCE, path, text, position=len(lines) + 1)
 
 
 def _check_lines(report: Report, path: Path, lines: list[bytes]) -> int:
     """Return the number after the last intact line."""
     end = 1
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 2):
         try:
             block = parse_line(line)
         except (ValueError, KeyError, TypeError):

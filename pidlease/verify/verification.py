@@ -8,7 +8,7 @@ from operator import eq
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pidlease.log.segments.data_directory import NewerFormatError, read_identity
+from pidlease.log.segments.data_directory import NewerFormatError, missing_of, read_identity
 from pidlease.log.segments.log_topics import COPY_NAME, of_another, partition_of
 from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
@@ -93,7 +93,7 @@ def _check_identity(context: CheckContext, path: Path) -> None:
         context.report.wrong(Kind.MISSING, meta, "the directory's identity is not there")
         return
     try:
-        version, cluster_id = read_identity(files, path)
+        version, cluster_id, kept = read_identity(files, path)
     except PermissionError:
         raise
     except NewerFormatError as error:
@@ -105,6 +105,8 @@ def _check_identity(context: CheckContext, path: Path) -> None:
         text = f"is damaged ({error}); take it from a backup"
         context.report.wrong(Kind.DAMAGED, meta, text, position=0)
         return
+    for name in missing_of(files, path, kept):
+        context.report.wrong(Kind.MISSING, path / name, "is missing, and was there")
     if version < 1 or not _CLUSTER_ID.fullmatch(cluster_id):
         text = f"is damaged (format {version}, cluster id {cluster_id!r})"
         context.report.wrong(Kind.DAMAGED, meta, text, position=0)

@@ -299,7 +299,12 @@ class Coordinator:
 
     def _read_mark(self, name: str) -> str:
         mark = self._mark(name)
-        return read_file(self._files, mark).decode() if self._files.exists(mark) else ""
+        if not self._files.exists(mark):
+            return ""
+        content = read_file(self._files, mark).decode()
+        if not content:
+            raise SequenceError(f"{mark} is empty, and was not; take the file from a backup")
+        return content
 
     @property
     def state(self) -> tuple[str, bool]:

@@ -164,6 +164,7 @@ class EmbeddedBackend(Backend):
             settings.flush_seconds, settings.offsets_max,
         )  # fmt: skip
         self._offsets.open()
+        folder.note_kept()
 
     @override
     async def follow(self, engine: Engine) -> None:

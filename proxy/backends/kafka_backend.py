@@ -134,6 +134,7 @@ class KafkaBackend(Backend):
             await self._reach()
         if self._journal is not None:
             await self._pool.run(partial(self._open_coordinator, coordinator, self._journal))
+        await self._pool.run(folder.note_kept)
         self.common = coordinator.common_files(self.cluster_id)
         await self._open_store(coordinator)
 

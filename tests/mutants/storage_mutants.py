@@ -60,6 +60,20 @@ STORAGE: Final = (
         (SNAPSHOTS,),
     ),
     Mutant(
+        "an empty file of lines counts as a new one",
+        "pidlease/storage/checked_lines.py",
+        "    if not begin.startswith(header):\n",
+        "    if begin and not begin.startswith(header):\n",
+        (SEQUENCE,),
+    ),
+    Mutant(
+        "a file that was removed is not missed",
+        "pidlease/log/segments/data_directory.py",
+        "            self._check_kept()\n",
+        "",
+        (FOLDER,),
+    ),
+    Mutant(
         "a new topic takes the log that is there",
         "pidlease/log/segments/data_directory.py",
         "        check_no_logs(self._files, logs, topic, numbers)\n",

@@ -1,7 +1,8 @@
 """Bindings of names in a file, for a server without ZooKeeper.
 
-One line for each change, appended and fsynced before it counts:
+One line for each change after the header, appended and fsynced before it counts:
 
+    {"file":"names"} 5d6f1c22
     {"former":-1,"generation":3,"granted_ms":17...,"name":"orders","pid":281474976710663} 8d2f3a11
     {"name":"orders"} 1c0d9a44
     {"changes":[{"former":-1,...,"name":"orders","pid":...},{"former":-1,...}]} 77a0c1e5
@@ -30,9 +31,16 @@ from pidlease.coordination.name_bindings import (
     decide_changes,
 )
 from pidlease.observability.repeated_lines import LINES, kind_of
-from pidlease.storage.checked_lines import decode_line, encode_line, split_torn
+from pidlease.storage.checked_lines import (
+    check_header,
+    decode_line,
+    encode_line,
+    header_of,
+    make_lines_file,
+    split_torn,
+)
 from pidlease.storage.errors import reason_for_clients
-from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
+from pidlease.storage.files import Files, read_file, write_aside
 
 #: Superseded changes that the file may have beyond the number of names.
 _SPARE_CHANGES: Final = 10_000
@@ -123,18 +131,20 @@ class FileNames(NameBindings):
         self._length += len(line)
 
     def _replace(self) -> None:
-        content = b"".join(_line({name: binding}) for name, binding in self._bindings.items())
+        lines = (_line({name: binding}) for name, binding in self._bindings.items())
+        content = b"".join((header_of(self._path), *lines))
         write_aside(self._files, self._path, [content])
         self._length, self._changes, self._doubtful = len(content), len(self._bindings), False
 
     def _load(self) -> None:
         try:
-            make_durable_file(self._files, self._path)
+            make_lines_file(self._files, self._path)
             content = read_file(self._files, self._path)
+            self._length = check_header(self._path, content)
         except OSError as error:
             raise NamesError(f"{self._path}: {error}") from error
-        lines, torn = split_torn(content)
-        for number, line in enumerate(lines, 1):
+        lines, torn = split_torn(content[self._length :])
+        for number, line in enumerate(lines, 2):
             changes = parse_line(line)
             if changes is None:
                 raise NamesError(

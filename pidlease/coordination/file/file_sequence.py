@@ -1,7 +1,8 @@
 """The PID sequence in a file, for a server without ZooKeeper; the same block rule.
 
-One line for each block, appended and fsynced before the block is used:
+One line for each block after the header, appended and fsynced before the block is used:
 
+    {"file":"blocks"} 0a1b2c3d
     {"count":100,"first":1,"owner":"...","taken_ms":1700000000000} 8d2f3a11
 
 Each line ends with a CRC-32C of its JSON. The rest of a block is lost with a crash, on purpose.
@@ -18,9 +19,15 @@ from typing_extensions import override
 from pidlease.coordination.pid_sequence import PidSequence, SequenceError
 from pidlease.core.blocks import BlockAges, PidBlock, block_start
 from pidlease.core.pid import BLOCK_SIZE
-from pidlease.storage.checked_lines import decode_line, encode_line
+from pidlease.storage.checked_lines import (
+    check_header,
+    decode_line,
+    encode_line,
+    header_of,
+    make_lines_file,
+)
 from pidlease.storage.errors import reason_for_clients
-from pidlease.storage.files import Files, make_durable_file, read_file, write_aside
+from pidlease.storage.files import Files, read_file, write_aside
 
 #: Lines in the file at which the old ones are merged.
 _LINES_MAX: Final = 10_000
@@ -86,17 +93,18 @@ class FileSequence(PidSequence):
 
     def _load(self) -> None:
         try:
-            make_durable_file(self._files, self._path)
+            make_lines_file(self._files, self._path)
             content = read_file(self._files, self._path)
+            self._length = check_header(self._path, content)
         except OSError as error:
             raise SequenceError(f"{self._path}: {error}") from error
-        lines = content.split(b"\n")
-        for number, line in enumerate(lines[:-1], 1):
+        lines = content[self._length :].split(b"\n")
+        for index, line in enumerate(lines[:-1]):
             block = parse_line(line)
             if block is None or block.first < self._next:
-                if any(map(parse_line, lines[number:])):
+                if any(map(parse_line, lines[index + 1 :])):
                     raise SequenceError(
-                        f"{self._path}: line {number} is damaged; take the file from a backup"
+                        f"{self._path}: line {index + 2} is damaged; take the file from a backup"
                     )
                 break
             self._blocks.append(block)
@@ -125,7 +133,7 @@ class FileSequence(PidSequence):
         ages = BlockAges(self._blocks)
         ages.merge_older(self._clock_ms() - self._keep_ms)
         merged = ages.blocks()
-        content = b"".join(map(_line, merged))
+        content = b"".join((header_of(self._path), *map(_line, merged)))
         write_aside(self._files, self._path, [content])
         self._blocks = merged
         self._length = len(content)

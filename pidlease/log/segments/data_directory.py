@@ -15,8 +15,9 @@ workers/         the data directories of further workers (`proxy/workers`)
 import json
 import os
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from typing_extensions import override
@@ -65,6 +66,34 @@ class NewerFormatError(DataFolderError):
     """The data directory's format is newer than this version."""
 
 
+META_NAME: Final = "meta.json"
+_ZOOKEEPER_MARK: Final = "sequence/zookeeper"
+_KAFKA_MARK: Final = "sequence/kafka"
+#: The files that no start may find missing after they were there: it would begin anew.
+_KEPT: Final = (
+    "sequence/blocks",
+    "sequence/names",
+    "sequence/topics",
+    "sequence/writers",
+    _ZOOKEEPER_MARK,
+    _KAFKA_MARK,
+    "groups/offsets",
+)
+
+
+class Identity(NamedTuple):
+    """The content of a data directory's meta.json.
+
+    Attributes:
+        version: the version of the directory's format.
+        files: the names of the files that a start must find.
+    """
+
+    version: int
+    cluster_id: str
+    files: list[str]
+
+
 #: A data directory has at least one of these: the lock is made first, or the users.
 _OWN_NAMES: Final = frozenset(
     ("lock", "meta.json", "topics", "sequence", "logs", "snapshots", "security", "workers")
@@ -110,7 +139,8 @@ class DataDirectory(LogStore):
         _refuse_foreign_files(files, path)
         self._lock = lock_folder(files, path)
         try:
-            self.cluster_id = _identity(files, path)
+            self.cluster_id, self._kept = _identity(files, path)
+            self._check_kept()
             self._topics = TopicStore(files, path / "topics")
             self._marker = path / "clean-stop"
             #: Whether the last process stopped cleanly; then no log has a torn tail.
@@ -129,6 +159,33 @@ class DataDirectory(LogStore):
         except DataFolderError:
             self._lock.release()
             raise
+
+    def _check_kept(self) -> None:
+        """Check that no file is missing that was there at the last start.
+
+        Raises:
+            DataFolderError: one is.
+        """
+        for name in missing_of(self._files, self.path, self._kept):
+            raise DataFolderError(
+                f"{self.path / name} is missing, and was there: take it from a backup. To begin"
+                f" without it, remove its name from `files` in {self.path / META_NAME}"
+            )
+
+    def note_kept(self) -> None:
+        """Note durably which files the next start must find.
+
+        Raises:
+            DataFolderError: it cannot be noted.
+        """
+        kept = [name for name in _KEPT if self._files.exists(self.path / name)]
+        if kept == self._kept:
+            return
+        try:
+            _write_meta(self._files, self.path, self.cluster_id, kept)
+        except OSError as error:
+            raise DataFolderError(f"{self.path} cannot be written: {error}") from error
+        self._kept = kept
 
     @property
     def snapshots(self) -> Path:
@@ -389,33 +446,48 @@ def _refuse_foreign_files(files: Files, path: Path) -> None:
         )
 
 
-def _identity(files: Files, path: Path) -> str:
-    meta = path / "meta.json"
+def missing_of(files: Files, path: Path, kept: Iterable[str]) -> list[str]:
+    """Return which files of a data directory are missing, of those that were there."""
+    missing = [name for name in kept if not files.exists(path / name)]
+    if files.exists(path / _KAFKA_MARK):
+        return [name for name in missing if name != _ZOOKEEPER_MARK]  # moved to Kafka
+    return missing
+
+
+def _write_meta(files: Files, path: Path, cluster_id: str, kept: list[str]) -> None:
+    content = {"format": FORMAT_VERSION, "cluster_id": cluster_id, "files": kept}
+    write_aside(files, path / META_NAME, [json.dumps(content).encode()])
+
+
+def _identity(files: Files, path: Path) -> tuple[str, list[str]]:
+    meta = path / META_NAME
     if not files.exists(meta):
         if files.exists(path / "topics") or files.exists(path / "sequence"):
             raise DataFolderError(
                 f"{path} has topics but no meta.json; take that file from a backup, or name another"
                 " directory"
             )
-        content = {"format": FORMAT_VERSION, "cluster_id": uuid.uuid4().hex[:22]}
-        write_aside(files, meta, [json.dumps(content).encode()])
-    return read_identity(files, path)[1]
+        _write_meta(files, path, uuid.uuid4().hex[:22], [])
+    identity = read_identity(files, path)
+    return identity.cluster_id, identity.files
 
 
-def read_identity(files: Files, path: Path) -> tuple[int, str]:
-    """Read the format and the cluster id of a data directory.
+def read_identity(files: Files, path: Path) -> Identity:
+    """Read the identity of a data directory.
 
     Raises:
         NewerFormatError: only a newer version can read the directory.
         DataFolderError: meta.json is damaged.
         OSError: meta.json is missing, or cannot be read.
     """
-    meta = path / "meta.json"
+    meta = path / META_NAME
     try:
         content = json.loads(read_file(files, meta))
         version = int(content["format"])
         # A newer format may not have the other field.
-        cluster_id = str(content["cluster_id"]) if version <= FORMAT_VERSION else ""
+        known = version <= FORMAT_VERSION
+        cluster_id = str(content["cluster_id"]) if known else ""
+        kept = [str(name) for name in content["files"]] if known else []
     except (ValueError, KeyError, TypeError) as error:
         raise DataFolderError(f"{meta} is damaged ({error}); take it from a backup") from error
     if version > FORMAT_VERSION:
@@ -423,4 +495,4 @@ def read_identity(files: Files, path: Path) -> tuple[int, str]:
             f"{path} has format {version}, written by a newer version; this one reads up to"
             f" {FORMAT_VERSION}: install the newer one"
         )
-    return version, cluster_id
+    return Identity(version, cluster_id, kept)

@@ -16,7 +16,7 @@ class JournalLine(NamedTuple):
     """A line of the journal.
 
     Attributes:
-        number: counted from 1.
+        number: counted from 1, the header.
         start: its first byte's position.
         end: the next line's position.
         line: its content; None: it is damaged or incomplete.
@@ -28,15 +28,17 @@ class JournalLine(NamedTuple):
     line: Line | None
 
 
-def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
+def journal_lines(file: OpenFile, start: int) -> Iterator[JournalLine]:
     """Read all lines of a journal in order, intact or not.
+
+    Parameters:
+        start: the position after the header.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: an intact line has a kind that only a newer version knows.
     """
-    start = 0
-    for number, (raw, whole) in enumerate(_raw_lines(file), 1):
+    for number, (raw, whole) in enumerate(_raw_lines(file, start), 2):
         end = start + len(raw) + whole
         line = parse_line(raw) if whole else None
         # If only the newline is damaged, the line after it is intact: a bracket before a quotation
@@ -49,9 +51,9 @@ def journal_lines(file: OpenFile) -> Iterator[JournalLine]:
         start = end
 
 
-def _raw_lines(file: OpenFile) -> Iterator[tuple[bytes, bool]]:
+def _raw_lines(file: OpenFile, position: int) -> Iterator[tuple[bytes, bool]]:
     """Lines without their newlines, and whether there was one."""
-    position, rest = 0, b""
+    rest = b""
     while chunk := file.read_at(_CHUNK_BYTES, position):
         position += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")

@@ -13,8 +13,9 @@ from typing import Final
 
 import structlog
 
+from pidlease.storage.checked_lines import check_header, header_of, make_lines_file
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.files import Files, OpenFile, make_durable_file, write_aside
+from pidlease.storage.files import Files, OpenFile, write_aside
 from pidlease.storage.offsets.journal_lines import JournalLine, journal_lines
 from pidlease.storage.offsets.journal_records import Mark, Record, encode_line
 
@@ -60,7 +61,7 @@ class OffsetJournal:
             DataFolderError: the file cannot be read, or is damaged before its end.
         """
         try:
-            make_durable_file(self._files, self._path)
+            make_lines_file(self._files, self._path)
             file = self._files.open(self._path)
             try:
                 yield from self._read(file)
@@ -77,14 +78,17 @@ class OffsetJournal:
 
     def _read(self, file: OpenFile) -> Iterator[Record]:
         bad: JournalLine | None = None
-        for each in journal_lines(file):
+        begin = file.read_at(len(header_of(self._path)), 0)
+        self.length = self._synced = check_header(self._path, begin)
+        for each in journal_lines(file, self.length):
             if bad is not None:
                 # A power cut may have lost any part of the last write. But a later write would
                 # say in `synced` that the bad line had been durable: then it is damage.
                 if each.line is not None and each.line.synced > bad.start:
                     raise DataFolderError(
                         f"{self._path}: line {bad.number} is damaged (byte {bad.start}); take the"
-                        " file from a backup, or move it away: then no group has an offset"
+                        " file from a backup; or move it away, and remove its name from `files` in"
+                        " meta.json: then no group has an offset"
                     )
             elif each.line is None:
                 bad = each
@@ -191,7 +195,7 @@ class OffsetJournal:
         """
         self.mend()
         self.flush()
-        if self.length:
+        if self.length > len(header_of(self._path)):
             self.append([Mark()])
             self.flush()
 
@@ -209,7 +213,7 @@ class OffsetJournal:
             self._cut_tail(file)
         finally:
             file.close()
-        chunks = _Chunks(records)
+        chunks = _Chunks(header_of(self._path), records)
         try:
             write_aside(self._files, self._path, chunks)
         except OSError:
@@ -251,28 +255,28 @@ class OffsetJournal:
 
 
 class _Chunks:
-    """The lines of records in chunks, ending with a mark that covers all of them.
+    """The header and the lines of records in chunks, ending with a mark that covers all of them.
 
     Attributes:
         size: bytes in the chunks so far.
         complete: whether all chunks were taken.
     """
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, header: bytes, records: Iterable[Record]) -> None:
+        self._header = header
         self._records = records
         self.size = 0
         self.complete = False
 
     def __iter__(self) -> Iterator[bytes]:
-        chunk = bytearray()
+        chunk = bytearray(self._header)
         for record in self._records:
             chunk += encode_line(record)
             if len(chunk) >= _CHUNK_BYTES:
                 self.size += len(chunk)
                 yield bytes(chunk)
                 chunk.clear()
-        if self.size or chunk:
-            chunk += encode_line(Mark(), self.size + len(chunk))
-            self.size += len(chunk)
-            yield bytes(chunk)
+        chunk += encode_line(Mark(), self.size + len(chunk))
+        self.size += len(chunk)
+        yield bytes(chunk)
         self.complete = True

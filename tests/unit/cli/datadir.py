@@ -91,7 +91,7 @@ class DataDir:
     def _make(self) -> None:
         for name in ("topics", "logs", "snapshots", "sequence"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
-        identity = json.dumps({"format": 1, "cluster_id": "0123456789abcdef012345"})
+        identity = json.dumps({"format": 1, "cluster_id": "0123456789abcdef012345", "files": []})
         (self.path / "meta.json").write_text(identity)
         self.files.lock(self.path / "lock", "process 1").release()
         topic = Topic.new("t", 1)

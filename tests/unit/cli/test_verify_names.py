@@ -41,12 +41,20 @@ def test_names_that_are_intact(tmp_path: Path, *, closed: bool) -> None:
 def test_a_damaged_line(tmp_path: Path, *, closed: bool) -> None:
     data = with_names(tmp_path / "d", closed=closed)
     content = bytearray(names_of(data).read_bytes())
-    content[5] ^= 1
+    content[content.index(b"\n") + 5] ^= 1
     names_of(data).write_bytes(content)
     found = data.verify()
     assert (found.code, found.kinds) == (1, ["sequence"])
-    assert found.findings[0]["position"] == 1
-    assert "sequence/names, line 1: is damaged" in data.shown()
+    assert found.findings[0]["position"] == 2
+    assert "sequence/names, line 2: is damaged" in data.shown()
+
+
+def test_an_emptied_file(tmp_path: Path) -> None:
+    data = with_names(tmp_path / "d")
+    names_of(data).write_bytes(b"")
+    found = data.verify()
+    assert (found.code, found.kinds) == (1, ["sequence"])
+    assert "sequence/names, line 1: it is empty, and was not" in data.shown()
 
 
 def test_a_torn_line_is_no_damage_after_a_crash(tmp_path: Path) -> None:
@@ -66,8 +74,8 @@ def test_a_damaged_last_line_is_damage_to_the_start_and_to_verify(tmp_path: Path
     names_of(data).write_bytes(content)
     found = data.verify()
     assert (found.code, found.kinds) == (1, ["sequence"])
-    assert found.findings[0]["position"] == 3
-    with pytest.raises(NamesError, match="line 3 is damaged"):
+    assert found.findings[0]["position"] == 4
+    with pytest.raises(NamesError, match="line 4 is damaged"):
         FileNames(data.files, names_of(data))
 
 

@@ -200,15 +200,29 @@ def test_a_start_makes_durable_what_a_failed_fsync_gave_up(seed: int) -> None:
         assert names_in(files.power_loss(power)).all() == found
 
 
-@pytest.mark.parametrize("line", [0, 1])
+@pytest.mark.parametrize("line", [0, 1, 2])
 def test_a_damaged_line_is_told(line: int) -> None:
     files = SimFiles()
     names = names_in(files)
     for number in range(3):
         names.change(f"name {number}", None, Binding(number, 0))
-    files.flip(PATH, line * (names._length // 3) + 12, 1)
+    lines = read_file(files, PATH).splitlines(keepends=True)
+    files.flip(PATH, sum(map(len, lines[:line])) + 12, 1)
     with pytest.raises(NamesError, match=f"line {line + 1} is damaged"):
         names_in(files)
+
+
+def test_a_file_that_was_emptied_is_refused() -> None:
+    """Once a bug: names resumed at 0."""
+    for changes in (0, 1):
+        files = SimFiles()
+        for number in range(changes):
+            names_in(files).change(f"{number}", None, FIRST)
+        names_in(files)
+        files.cut(PATH, 0)
+        with pytest.raises(NamesError, match="it is empty, and was not; take the file from a"):
+            names_in(files)
+        assert read_file(files, PATH) == b""
 
 
 def test_a_torn_line_is_left_out() -> None:
@@ -233,7 +247,7 @@ def test_a_damaged_last_line_is_not_taken_for_a_torn_one() -> None:
     content = bytearray(read_file(files, PATH))
     content[-20] ^= 1
     write_aside(files, PATH, [bytes(content)])
-    with pytest.raises(NamesError, match="line 2 is damaged"):
+    with pytest.raises(NamesError, match="line 3 is damaged"):
         names_in(files)
     torn = bytes(content[:-30]) + bytes(29) + b"\n"
     write_aside(files, PATH, [torn])

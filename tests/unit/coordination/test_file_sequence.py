@@ -146,13 +146,14 @@ def content_of(blocks: int) -> bytes:
 def with_content(content: bytes) -> SimFiles:
     files = SimFiles()
     open_sequence(files)
+    files.cut(PATH, 0)
     files.open(PATH).write_at([content], 0)
     return files.process_death()
 
 
 def test_a_line_torn_at_every_byte_hands_nothing_out_twice() -> None:
     content = content_of(3)
-    start = content.index(b"\n", content.index(b"\n") + 1) + 1
+    start = sum(map(len, content.splitlines(keepends=True)[:3]))
     for size in range(start, len(content)):
         for zeros in (0, len(content) - size):
             sequence = open_sequence(with_content(content[:size] + bytes(zeros)))
@@ -187,15 +188,21 @@ def test_damage_in_the_middle_is_refused_and_the_file_is_left_alone() -> None:
     content = content_of(4)
     damaged = content.replace(b'"first":101', b'"first":901')
     files = with_content(damaged)
-    with pytest.raises(SequenceError, match="line 2 is damaged; take the file from a backup"):
+    with pytest.raises(SequenceError, match="line 3 is damaged; take the file from a backup"):
         open_sequence(files)
     assert read_file(files, PATH) == damaged
 
 
 def test_a_block_that_overlaps_one_before_is_refused() -> None:
     content = content_of(2)
-    with pytest.raises(SequenceError, match="line 3"):
-        open_sequence(with_content(content + content))
+    with pytest.raises(SequenceError, match="line 4"):
+        open_sequence(with_content(content + content[content.index(b"\n") + 1 :]))
+
+
+def test_a_file_that_was_emptied_is_refused() -> None:
+    for content in (b"", content_of(2)[:10]):
+        with pytest.raises(SequenceError, match=r"(is empty|line 1 is damaged).* from a backup"):
+            open_sequence(with_content(content))
 
 
 # ---------------------------------------------------------------------- errors

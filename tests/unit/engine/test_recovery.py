@@ -21,6 +21,7 @@ from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.repair.survey import survey
+from pidlease.storage.files import remove_tree
 from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from tests.sim.files import SimFiles
 from tests.unit.engine.kafka_sim import SimLog, World
@@ -178,7 +179,7 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # An embedded log is stopped then; one of Kafka goes on.
-    monkeypatch.setattr(EmbeddedPartitionLog, "_check_complete", lambda *_: None)
+    monkeypatch.setattr(EmbeddedPartitionLog, "_check_complete", lambda *_, **__: None)
     server = await Server(SimFiles()).start()
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 4)
@@ -355,8 +356,9 @@ async def test_a_snapshot_of_another_topic_of_the_same_name_is_not_used() -> Non
     pid = server.lease()
     await server.fill(pid, 0, 5)
     await server.snapshot()
-    for name in ("topics/t.json", *(f"logs/t-0/{n}" for n in server.files.list(DATA / "logs/t-0"))):
-        server.files.remove(DATA / name)
+    server.files.remove(DATA / "topics/t.json")
+    for number in range(2):
+        remove_tree(server.files, DATA / f"logs/t-{number}")
     again = await server.kill()
     assert again.partition().producers == {}
     assert (await again.send(pid, 0)).status is APPENDED

@@ -11,7 +11,7 @@ import pytest
 from pidlease.core.log_config import FsyncPolicy, LogConfig
 from pidlease.log.segments.data_directory import FORMAT_VERSION, DataDirectory
 from pidlease.storage.errors import DataFolderError
-from pidlease.storage.files import Files, RealFiles, read_file
+from pidlease.storage.files import Files, RealFiles, make_durable_file, read_file
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.topics.topic_settings import check_settings, config_of
 from pidlease.storage.topics.topic_store import Topic
@@ -132,6 +132,31 @@ def test_other_errors_are_clear_ones(error: int) -> None:
     files.fail_next("open", "*", error)
     with pytest.raises(DataFolderError, match=str(PATH)):
         open_folder(files)
+
+
+@pytest.mark.parametrize("name", ["sequence/names", "groups/offsets", "sequence/zookeeper"])
+def test_a_file_that_was_there_is_missed(name: str) -> None:
+    files = SimFiles()
+    folder = open_folder(files)
+    make_durable_file(files, PATH / name)
+    folder.note_kept()
+    folder.close()
+    for seed in SEEDS:
+        open_folder(files.power_loss(seed)).release()
+    files = files.process_death()
+    files.remove(PATH / name)
+    for _ in range(2):
+        with pytest.raises(DataFolderError, match=rf"{name} is missing, and was there.*backup"):
+            open_folder(files)
+    if name.endswith("zookeeper"):
+        make_durable_file(files, PATH / "sequence" / "kafka")
+        open_folder(files).release()  # moved to Kafka
+    # What the text says to do does it.
+    meta = json.loads(read_file(files, PATH / "meta.json"))
+    assert meta.pop("files") == [name]
+    files.open(PATH / "meta.json").truncate(0)
+    files.open(PATH / "meta.json").write_at([json.dumps(meta | {"files": []}).encode()], 0)
+    open_folder(files).release()
 
 
 # ---------------------------------------------------------------------- clean stops

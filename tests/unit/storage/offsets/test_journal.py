@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from pidlease.storage.checked_lines import header_of
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import read_file
 from pidlease.storage.offsets.journal_records import (
@@ -44,6 +45,7 @@ RECORDS: list[Record] = [
 def with_content(content: bytes) -> SimFiles:
     files = SimFiles()
     open_journal(files)
+    files.cut(PATH, 0)
     files.open(PATH).write_at([content], 0)
     return files.process_death()
 
@@ -86,7 +88,7 @@ def test_any_flipped_bit_of_a_line_is_noticed() -> None:
 
 def test_a_line_of_another_form_is_told() -> None:
     for text in (b'{"kind":"something"}', b'{"kind":"commit"}', b'{"group":"g"}'):
-        content = encode_line(Mark()) + b"%s %08x\n" % (text, crc32c(text))
+        content = header_of(PATH) + b"%s %08x\n" % (text, crc32c(text))
         files = with_content(content)
         with pytest.raises(DataFolderError, match="newer version"):
             records_in(files)
@@ -181,9 +183,16 @@ def test_damage_before_the_last_write_is_refused_and_the_file_is_left_alone() ->
         damaged = bytearray(content)
         damaged[position] ^= 4
         files = with_content(bytes(damaged))
-        with pytest.raises(DataFolderError, match=r"line [12] is damaged .*take the file from a"):
+        with pytest.raises(DataFolderError, match=r"line [123] is damaged.*take the file from a"):
             records_in(files)
         assert read_file(files, PATH) == damaged
+
+
+def test_a_journal_that_was_emptied_is_refused() -> None:
+    for content in (b"", header_of(PATH)[:-1]):
+        with pytest.raises(DataFolderError, match=r"(is empty|line 1 is damaged).* from a backup"):
+            records_in(with_content(content))
+    assert records_in(with_content(header_of(PATH))) == []
 
 
 def test_after_a_proper_stop_damage_is_refused_wherever_it_is() -> None:
