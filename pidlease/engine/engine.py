@@ -265,7 +265,12 @@ class Engine:
     @property
     def welcoming(self) -> bool:
         """Whether to send requests here: they are accepted, and no stop is announced."""
-        return self.ready and not self.leaving
+        return self.ready and not self.leaving and not self.lost
+
+    @property
+    def lost(self) -> str:
+        """Why no partition accepts appends, although nothing is wrong with its log; else empty."""
+        return self._store.lost
 
     @property
     def awaited(self) -> Mapping[str, Topic]:

@@ -24,6 +24,8 @@ from pidlease.storage.snapshots import Manifest, PartitionRows, SnapshotStore, T
 
 #: How often ended leases are removed.
 _EXPIRY_SECONDS: Final = 1.0
+#: How often it is checked that the files of the log are where they were.
+_PLACE_SECONDS: Final = 1.0
 #: How often it is checked whether a snapshot is due.
 _SNAPSHOT_POLL_SECONDS: Final = 0.5
 #: How often unknown outcomes of batches in a log with other writers are resolved.
@@ -78,6 +80,7 @@ class Maintenance:
         self._unloaded = table.unloaded
         self._held = table.held
         self._check_owned = table.check_owned
+        self._check_place = table.check_place
         self._leases = leases
         self._snapshots = snapshots
         self._judging = context.judging
@@ -120,6 +123,7 @@ class Maintenance:
             asyncio.create_task(self._repeat(lambda: self._config.retention_seconds, self.retain)),
             asyncio.create_task(self._repeat(lambda: _EXPIRY_SECONDS, self._expire)),
             asyncio.create_task(self._repeat(lambda: _SETTLE_SECONDS, self._settle)),
+            asyncio.create_task(self._repeat(lambda: _PLACE_SECONDS, self._check_place)),
         ]
 
     def reconfigure(self, config: MaintenanceConfig) -> None:

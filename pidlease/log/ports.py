@@ -276,7 +276,13 @@ class ForwardingLog(PartitionLog, Protocol):
 
 
 class LogStore(Protocol):
-    """All topics and their partitions' logs. All methods block, but `own_settings`."""
+    """All topics and their partitions' logs. All methods block, but `own_settings`.
+
+    Attributes:
+        lost: why no partition accepts appends, although nothing is wrong with its log; else empty.
+    """
+
+    lost: str = ""
 
     @property
     def made_by_others(self) -> bool:
@@ -406,6 +412,10 @@ class LogStore(Protocol):
             NotOwnerError: another server has served them.
             LogError: this is unknown now.
         """
+
+    def check_place(self) -> None:
+        """Stop the partitions whose files are not where they were, and note a loss of all."""
+        return
 
     def close(self) -> None:
         """Close all logs, and record that the stop was clean."""

@@ -136,6 +136,7 @@ class FaultyFile:
         self.read_at = inner.read_at
         self.read_cached = inner.read_cached
         self.size = inner.size
+        self.is_at = inner.is_at
         self.close = inner.close
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:

@@ -62,6 +62,9 @@ class OpenFile(Protocol):
     def fsync(self) -> None:
         """Wait until content and length are on the disk."""
 
+    def is_at(self, path: Path) -> bool:
+        """Whether a path leads to this file: it was not removed, moved or replaced."""
+
     def close(self) -> None:
         """Close the file."""
 
@@ -83,6 +86,9 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Release the lock."""
+
+    def is_lost(self) -> bool:
+        """Whether the lock's file was removed, moved or replaced: it keeps nobody out any more."""
 
 
 class Files(Protocol):
@@ -207,6 +213,10 @@ class RealFile(OpenFile):
             self._fsyncs.observe(time.monotonic() - began)
 
     @override
+    def is_at(self, path: Path) -> bool:
+        return _is_at(self._descriptor, path)
+
+    @override
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -216,8 +226,9 @@ class RealFile(OpenFile):
 class RealLock(Lock):
     """An flock, which the kernel releases when the process ends, even by a kill."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
+        self._path: Final = path
 
     @override
     def release(self) -> None:
@@ -225,9 +236,26 @@ class RealLock(Lock):
             os.close(self._descriptor)
             self._descriptor = -1
 
+    @override
+    def is_lost(self) -> bool:
+        return self._descriptor >= 0 and not _is_at(self._descriptor, self._path)
+
+    def check(self, path: Path) -> None:
+        """Check, before a path in the lock's folder is used, that the folder is the same.
+
+        Raises:
+            OSError: it was removed, moved or replaced.
+        """
+        folder = self._path.parent
+        if path.is_relative_to(folder) and self.is_lost():
+            reason = "the directory was removed, moved or replaced under this process"
+            raise OSError(errno.ESTALE, reason, str(folder))
+
 
 class RealFiles(Files):
     """The file system of the operating system.
+
+    In a folder that it has locked, it opens and changes nothing once the lock is lost.
 
     Attributes:
         fsyncs: the durations of fsyncs of files, in seconds; those of folders do not count.
@@ -235,14 +263,21 @@ class RealFiles(Files):
 
     def __init__(self) -> None:
         self.fsyncs: Final = SharedHistogram()
+        self._locks: Final[list[RealLock]] = []
+
+    def _check_place(self, path: Path) -> None:
+        for lock in self._locks:
+            lock.check(path)
 
     @override
     def open(self, path: Path, *, create: bool = False) -> RealFile:
+        self._check_place(path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(os.open(path, flags, 0o644), self.fsyncs)
 
     @override
     def open_readonly(self, path: Path) -> RealFile:
+        self._check_place(path)
         return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self.fsyncs)
 
     @override
@@ -263,14 +298,17 @@ class RealFiles(Files):
 
     @override
     def make_folder(self, folder: Path) -> None:
+        self._check_place(folder)
         folder.mkdir(parents=True, exist_ok=True)
 
     @override
     def rename(self, source: Path, target: Path) -> None:
+        self._check_place(target)
         source.replace(target)
 
     @override
     def remove(self, path: Path) -> None:
+        self._check_place(path)
         if path.is_dir():
             path.rmdir()
         else:
@@ -294,6 +332,7 @@ class RealFiles(Files):
         except OSError:
             lock.release()
             raise
+        self._locks.append(lock)
         return lock
 
     @override
@@ -308,7 +347,15 @@ def _flock(descriptor: int, path: Path, kind: int) -> RealLock:
         holder = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace").strip()
         os.close(descriptor)
         raise LockedError(path, holder or "another process") from None
-    return RealLock(descriptor)
+    return RealLock(descriptor, path)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def read_file(files: Files, path: Path) -> bytes:

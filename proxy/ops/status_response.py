@@ -43,6 +43,8 @@ def reason_of(engine: Engine | None, waiting: str) -> str:
         return waiting or "starting"
     if engine.welcoming:
         return ""
+    if engine.lost:
+        return engine.lost
     if engine.leaving:
         return "stopping"
     replay = engine.replay

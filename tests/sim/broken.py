@@ -34,6 +34,7 @@ class ForgetfulFile:
         self.read_cached = inner.read_cached
         self.size = inner.size
         self.truncate = inner.truncate
+        self.is_at = inner.is_at
         self.close = inner.close
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:

@@ -151,11 +151,16 @@ class SimFiles(Gate):
             node.do(Truncate(0))
             node.do(Write(0, content.encode()))
             self._locked.add(node)
-            return SimLock(self, node)
+            return SimLock(self, node, path)
 
     def lock_shared(self, path: Path) -> "SimLock":
         """See `Files`. The simulated server is alone: nothing looks at its directory meanwhile."""
         raise os_error(errno.ENOTSUP, path)
+
+    def leads_to(self, path: Path, node: FileNode) -> bool:
+        """Whether a path leads to a file; also after its removal, which no fault fails."""
+        with self._mutex:
+            return self._look(path) is node
 
     def unlock(self, node: FileNode) -> None:
         """Let the next one lock a file."""
@@ -343,6 +348,10 @@ class SimFile(OpenFile):
             self._node.do(Truncate(size))
 
     @override
+    def is_at(self, path: Path) -> bool:
+        """See `OpenFile`."""
+        return self._files.leads_to(path, self._node)
+
     def fsync(self) -> None:
         # Covers what was written before the call, not what comes during it.
         mark = self._node.mark
@@ -368,9 +377,14 @@ class SimFile(OpenFile):
 class SimLock:
     """See `storage.files.Lock`."""
 
-    def __init__(self, files: SimFiles, node: FileNode) -> None:
+    def __init__(self, files: SimFiles, node: FileNode, path: Path) -> None:
         self._files = files
         self._node: FileNode | None = node
+        self._path = path
+
+    def is_lost(self) -> bool:
+        """See `Lock`."""
+        return self._node is not None and not self._files.leads_to(self._path, self._node)
 
     def release(self) -> None:
         """See `Lock`."""

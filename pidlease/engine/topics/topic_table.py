@@ -190,6 +190,10 @@ class TopicTable:
         """
         await self._pool.run(self._store.check_owned)
 
+    async def check_place(self) -> None:
+        """Stop the partitions whose files are not where they were."""
+        await self._pool.run(self._store.check_place)
+
     async def settle(self) -> None:
         """Wait for running changes."""
         await asyncio.gather(*self._changes, return_exceptions=True)

@@ -35,7 +35,7 @@ from pidlease.log.segments.log_topics import (
 )
 from pidlease.log.segments.open_logs import OpenLogs
 from pidlease.log.segments.open_segments import OpenSegments
-from pidlease.storage.errors import DataFolderError, reason_for_clients
+from pidlease.storage.errors import DataFolderError, NotOwnerError, reason_for_clients
 from pidlease.storage.files import (
     Files,
     Lock,
@@ -66,6 +66,7 @@ class NewerFormatError(DataFolderError):
     """The data directory's format is newer than this version."""
 
 
+_LOST: Final = "the data directory was removed, moved or replaced under the server"
 META_NAME: Final = "meta.json"
 _ZOOKEEPER_MARK: Final = "sequence/zookeeper"
 _KAFKA_MARK: Final = "sequence/kafka"
@@ -115,6 +116,7 @@ class DataDirectory(LogStore):
     """
 
     made_by_others: bool = False
+    lost: str = ""
 
     def __init__(
         self,
@@ -368,7 +370,23 @@ class DataDirectory(LogStore):
 
     @override
     def check_owned(self) -> None:
-        """Do nothing: this process holds the directory's lock."""
+        if self._lock.is_lost():
+            raise NotOwnerError(_LOST)
+
+    @override
+    def check_place(self) -> None:
+        if self.lost:
+            return
+        logs = list(self._logs.values())
+        if self._lock.is_lost():
+            self.lost = _LOST
+            for log in logs:
+                log.stopped = log.stopped or _LOST
+            _log.critical(f"{_LOST}: nothing is appended any more; stop the server, and put the"
+                          " directory back", data=str(self.path), partitions=len(logs))  # fmt: skip
+            return
+        for log in logs:
+            log.check_place()
 
     @override
     def close(self) -> None:

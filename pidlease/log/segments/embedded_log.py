@@ -365,6 +365,9 @@ class EmbeddedPartitionLog:
                 text = f"append failed, nothing was written: {reason_for_clients(error)}"
                 raise AppendFailedError(text) from error
             self._holds_files = True
+            if self._active.log.size() < self._active.size:
+                self.stop("the log was replaced by a shorter one under the server")
+                raise LogStoppedError(self.stopped)
         placed, offsets = self._place(batches)
         fsync = config.fsync is FsyncPolicy.BATCH
         try:
@@ -485,6 +488,13 @@ class EmbeddedPartitionLog:
         self.stopped = reason
         _log.error("partition stopped: it accepts no appends until an operator has checked it",
                    log=self._folder.name, reason=reason, detail=detail)  # fmt: skip
+
+    def check_place(self) -> None:
+        """Stop, if the file that is appended to is no longer the one in the folder. Blocks."""
+        with self._lock:
+            path = self._active.names.path(LOG_SUFFIX)
+            if self._holds_files and not self.stopped and not self._active.log.is_at(path):
+                self.stop("the log was removed, moved or replaced under the server", str(path))
 
     def stop_lost(self, reason: str, recovery_offset: int, detail: str) -> None:
         """Accept no appends, because the partition's log is not there; nothing is opened.
