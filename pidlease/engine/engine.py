@@ -340,11 +340,16 @@ class Engine:
             return set(places)
         return await self.ask_log(places)
 
+    def name_collision(self, name: str) -> str:
+        """Return why no topic may have a name beside those that exist; empty: one may."""
+        return self._table.collision(name)
+
     async def create_topic(self, topic: Topic) -> None:
         """Create a topic durably, even if the caller is cancelled meanwhile.
 
         Raises:
             TopicExistsError: a topic of that name exists.
+            TopicCollisionError: see `name_collision`.
             TooManyPartitionsError: there would be more partitions than `partitions_max`.
             OSError: the topic is not durable.
         """

@@ -12,6 +12,7 @@ import structlog
 from typing_extensions import override
 
 from pidlease.engine.engine import Engine, TooManyPartitionsError, TopicExistsError
+from pidlease.engine.topics.topic_table import TopicCollisionError
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.topics.topic_settings import change_of_own, check_settings
 from pidlease.storage.topics.topic_store import Topic, illegal_name
@@ -105,6 +106,8 @@ class EmbeddedTopicAdmin(TopicAdmin):
         count = self._default_partitions if partitions is None else partitions
         try:
             await self._engine.create_topic(Topic.new(name, count, dict(settings)))
+        except TopicCollisionError as error:
+            raise InvalidTopicError(str(error), "name") from error
         except TooManyPartitionsError as error:
             raise InvalidTopicError(str(error), "partitions") from error
 

@@ -329,7 +329,7 @@ class RecordRoutes:
         try:
             await find()
         except UnknownTopicError:
-            if reason := illegal_name(topic):
+            if reason := illegal_name(topic) or self.service().engine.name_collision(topic):
                 raise InvalidTopicError(reason, "topic") from None
             topics = ready_topics(self._topics)
             if not topics.auto_create:

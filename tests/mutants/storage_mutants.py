@@ -6,6 +6,7 @@ from tests.mutants.mutant import (
     BATCH,
     CACHED_READS,
     CHANGES,
+    COLLISIONS,
     DAMAGE,
     FAULTS,
     FETCH,
@@ -94,6 +95,13 @@ STORAGE: Final = (
         "        if path.is_relative_to(folder) and self.is_lost():\n",
         "        if path == folder and self.is_lost():\n",
         (LOST_PLACE,),
+    ),
+    Mutant(
+        "topics with names that collide are both created",
+        "pidlease/engine/topics/topic_table.py",
+        '            if each.replace(".", "_") == unified:\n',
+        "            if each == unified:\n",
+        (COLLISIONS,),
     ),
     Mutant(
         "a new topic takes the log that is there",

@@ -45,6 +45,10 @@ class TopicExistsError(Exception):
     """A topic of that name exists."""
 
 
+class TopicCollisionError(Exception):
+    """A topic has a name that differs only in dots and underscores."""
+
+
 class UnknownTopicError(Exception):
     """No topic of that name exists."""
 
@@ -215,6 +219,8 @@ class TopicTable:
         """Create a topic, durably."""
         if topic.name in self.topics:
             raise TopicExistsError(f"topic {topic.name} exists")
+        if reason := self.collision(topic.name):
+            raise TopicCollisionError(reason)
         self._check_room(topic.partitions)
         self.policies.of(topic)  # validates the settings before they are durable
         topic = self._made_again(topic)
@@ -321,6 +327,20 @@ class TopicTable:
         if topic is None:
             raise UnknownTopicError(f"there is no topic {name}")
         return topic
+
+    def collision(self, name: str) -> str:
+        """Return why no topic may have a name beside those that exist; empty: one may.
+
+        Kafka refuses names that are equal in its metrics, where dots are underscores
+        (Topic.hasCollision).
+        """
+        unified = name.replace(".", "_")
+        if "_" not in unified or name in self.topics:
+            return ""
+        for each in self.topics:
+            if each.replace(".", "_") == unified:
+                return f"the name {name} collides with that of topic {each}"
+        return ""
 
     def _note_deleted(self, name: str) -> None:
         if len(self._deleted) < _DELETED_MAX:

@@ -17,6 +17,7 @@ from pidlease.engine.engine import (
     TopicExistsError,
     UnknownTopicError,
 )
+from pidlease.engine.topics.topic_table import TopicCollisionError
 from pidlease.kafka.codec.metadata import NODE_ID
 from pidlease.kafka.codec.time_slices import counted
 from pidlease.storage.topics.stream_settings import STREAM_SETTINGS
@@ -77,6 +78,8 @@ class CreatingApi:
             await self._engine.create_topic(topic)
         except TopicExistsError as error:
             return None, Verdict(ErrorCode.topic_already_exists, str(error))
+        except TopicCollisionError as error:
+            return None, Verdict(ErrorCode.invalid_topic_exception, str(error))
         except TooManyPartitionsError as error:
             return None, Verdict(ErrorCode.invalid_partitions, str(error))
         except OSError as error:
@@ -98,7 +101,7 @@ class CreatingApi:
         return Topic.new(asked.name, self._partitions(asked), own), verdict
 
     def _check(self, asked: Any) -> Verdict:
-        reason = illegal_name(asked.name)
+        reason = illegal_name(asked.name) or self._engine.name_collision(asked.name)
         if reason:
             return Verdict(ErrorCode.invalid_topic_exception, reason)
         if asked.name in self._engine.topics:
