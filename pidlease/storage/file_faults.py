@@ -137,6 +137,7 @@ class FaultyFile:
         self.read_cached = inner.read_cached
         self.size = inner.size
         self.is_at = inner.is_at
+        self.modified_ms = inner.modified_ms
         self.close = inner.close
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:

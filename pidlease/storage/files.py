@@ -62,6 +62,9 @@ class OpenFile(Protocol):
     def fsync(self) -> None:
         """Wait until content and length are on the disk."""
 
+    def modified_ms(self) -> int:
+        """Return when it was last written to, in ms since 1970."""
+
     def is_at(self, path: Path) -> bool:
         """Whether a path leads to this file: it was not removed, moved or replaced."""
 
@@ -211,6 +214,10 @@ class RealFile(OpenFile):
             os.fdatasync(self._descriptor)  # the length is metadata that fdatasync writes, too
         finally:
             self._fsyncs.observe(time.monotonic() - began)
+
+    @override
+    def modified_ms(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     @override
     def is_at(self, path: Path) -> bool:

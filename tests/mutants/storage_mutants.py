@@ -104,6 +104,13 @@ STORAGE: Final = (
         (COLLISIONS,),
     ),
     Mutant(
+        "a segment with a time to come is never removed",
+        "pidlease/log/segments/retention.py",
+        "max_timestamp if 0 <= max_timestamp <= now_ms else",
+        "max_timestamp if 0 <= max_timestamp else",
+        (LOG,),
+    ),
+    Mutant(
         "a new topic takes the log that is there",
         "pidlease/log/segments/data_directory.py",
         "        check_no_logs(self._files, logs, topic, numbers)\n",

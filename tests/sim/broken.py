@@ -35,6 +35,7 @@ class ForgetfulFile:
         self.size = inner.size
         self.truncate = inner.truncate
         self.is_at = inner.is_at
+        self.modified_ms = inner.modified_ms
         self.close = inner.close
 
     def write_at(self, buffers: Sequence[Buffer], position: int) -> None:

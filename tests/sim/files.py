@@ -38,6 +38,7 @@ class SimFiles(Gate):
 
         capacity: the disk's size in bytes, or None; holes count, names do not.
         cached: whether files are in the page cache.
+        modified_ms: when all files were last written to, in ms since 1970; this disk has no clock.
         lost_writes, lost_sectors, lost_names, torn_files: what the power cut that led here took
             away, so that a test can tell that there was something to lose (see `disk.Losses`).
     """
@@ -58,6 +59,7 @@ class SimFiles(Gate):
         self.capacity = capacity
         self.ordered_names = ordered_names
         self.cached = True
+        self.modified_ms = 2**62
         self.random = Random(seed)
         self.tree = Tree()
         self._locked: set[FileNode] = set()
@@ -346,6 +348,10 @@ class SimFile(OpenFile):
                 raise os_error(errno.ENOSPC, self._path)
             self._files.change("truncate", self._path)
             self._node.do(Truncate(size))
+
+    @override
+    def modified_ms(self) -> int:
+        return self._files.modified_ms
 
     @override
     def is_at(self, path: Path) -> bool:

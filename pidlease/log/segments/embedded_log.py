@@ -625,8 +625,11 @@ class EmbeddedPartitionLog:
                     self._close_files()  # a roll opens some
 
     def _retain(self, limit_offset: int, now_ms: int) -> int:
-        past = is_past(self.config, self._active.indexer.max_timestamp, now_ms)
-        if self._active.size and (past or self._deleted_to >= self._active.next_offset):
+        active, largest = self._active, self._active.indexer.max_timestamp
+        if active.size and (
+            self._deleted_to >= active.next_offset
+            or is_past(self.config, active.names, largest, now_ms)
+        ):
             self._roll()
         removed = 0
         limits = (limit_offset, self._deleted_to)

@@ -6,12 +6,24 @@ from pidlease.core.log_config import LogConfig
 from pidlease.log.segments.segment import ActiveSegment, SegmentFiles
 
 
-def is_past(config: LogConfig, max_timestamp: int, now_ms: int) -> bool:
-    """Return whether records up to a timestamp (ms since 1970) are past the topic's retention.
+def is_past(config: LogConfig, segment: SegmentFiles, max_timestamp: int, now_ms: int) -> bool:
+    """Return whether a segment is past the topic's retention by age.
 
-    Records without a timestamp never are.
+    Its largest timestamp counts. If its records have none, the time of the file does, as in Kafka
+    (LogSegment.largestTimestamp); also if the timestamp is still to come, of a clock that is wrong
+    or does not count ms. Otherwise such a segment, and all after it, would stay for good.
+
+    Parameters:
+        max_timestamp: the largest timestamp in the segment, in ms since 1970; -1: there is none.
+        now_ms: the time, in ms since 1970.
+
+    Raises:
+        OSError: the segment cannot be read.
     """
-    return 0 <= config.retention_ms < now_ms - max_timestamp and max_timestamp >= 0
+    if config.retention_ms < 0:
+        return False
+    newest = max_timestamp if 0 <= max_timestamp <= now_ms else segment.modified_ms()
+    return config.retention_ms < now_ms - newest
 
 
 def removable(
@@ -43,7 +55,9 @@ def removable(
             return
         too_large = 0 <= config.retention_bytes < total
         deleted = end <= deleted_to
-        if not (deleted or too_large or is_past(config, segment.max_timestamp(), now_ms)):
+        if not (deleted or too_large) and (
+            config.retention_ms < 0 or not is_past(config, segment, segment.max_timestamp(), now_ms)
+        ):
             return
         yield segment
         total -= size

@@ -185,6 +185,11 @@ class SegmentFiles:
                 begin = self.position_of(self.base_offset + last[1], log, end)
             return self.max_timestamp_between(log, begin, end)
 
+    def modified_ms(self) -> int:
+        """Return when its .log was last written to, in ms since 1970."""
+        with self.reading(LOG_SUFFIX) as log:
+            return log.modified_ms()
+
     @staticmethod
     def max_timestamp_between(log: OpenFile, begin: int, end: int) -> int:
         """Return the largest timestamp of the batches between two positions; -1: there is none."""

@@ -190,11 +190,20 @@ def test_retention_by_age_rolls_the_last_segment_when_all_of_it_is_old() -> None
     assert offsets(again) == [5]
 
 
-def test_records_without_a_timestamp_never_get_too_old() -> None:
-    log = open_log(SimFiles(), config(500, retention_ms=0))
+@pytest.mark.parametrize(
+    "timestamp", [-1, TIME_MS * 1000, TIME_MS * 1_000_000, TIME_MS + 8 * 3_600_000, 2**62]
+)
+def test_records_without_a_time_or_with_one_to_come_age_with_their_file(timestamp: int) -> None:
+    """Once a bug: they were never removed, nor any segment after them."""
+    files = SimFiles()
+    log = open_log(files, config(500, retention_ms=1000))
     for _ in range(20):
-        log.append_blocking([new_batch(make_batch([b"x" * 50], timestamps=-1))])
-    assert log.retain_blocking(20, TIME_MS) == 0
+        log.append_blocking([new_batch(make_batch([b"x" * 50], timestamps=timestamp))])
+    fill(log, 20)
+    files.modified_ms = TIME_MS + 500
+    assert log.retain_blocking(40, TIME_MS + 1500) == 0
+    assert log.retain_blocking(40, TIME_MS + 1501) > 5
+    assert log.start_offset == 40
 
 
 def test_what_was_retained_is_gone_after_a_power_cut_or_all_there_and_never_a_hole() -> None:
