@@ -66,6 +66,8 @@ class History:
         self.producers[pid] = new
         if state is None and not (self._whole or self._based):
             self._cut.add(pid)
+            if verdict.kind is Judged.GAP:
+                return None  # retention may have removed its first batches
         elif state is not None and len(new.batches) == 1:
             self._cut.discard(pid)  # a new generation: the log has all its batches
         if verdict.kind not in _KINDS:

@@ -12,6 +12,7 @@ from tests.mutants.mutant import (
     FETCH,
     FLUSH,
     FOLDER,
+    HISTORY,
     LOG,
     LOG_TOPICS,
     LOST_PLACE,
@@ -109,6 +110,13 @@ STORAGE: Final = (
         "max_timestamp if 0 <= max_timestamp <= now_ms else",
         "max_timestamp if 0 <= max_timestamp else",
         (LOG,),
+    ),
+    Mutant(
+        "verify knows no gap of a producer that is new to the log",
+        "pidlease/verify/sequence_history.py",
+        "        if state is None and not (self._whole or self._based):\n",
+        "        if state is None and not self._whole:\n",
+        (HISTORY,),
     ),
     Mutant(
         "a new topic takes the log that is there",
