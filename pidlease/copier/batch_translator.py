@@ -5,9 +5,6 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
-from aiokafka.record.default_records import DefaultRecordBatch
-
 from pidlease.copier.cluster_reader import FetchedChunk
 from pidlease.copier.copied_batch import (
     CopiedBatch,
@@ -18,6 +15,7 @@ from pidlease.copier.copied_batch import (
 )
 from pidlease.copier.errors import CopyError
 from pidlease.core.buffer import Buffer
+from pidlease.kafka.records.aborted_batches import AbortedBatches
 from pidlease.kafka.records.batch_records import UndecodableError, decoded
 from pidlease.kafka.records.record_batch import (
     ATTRIBUTES_AT,
@@ -37,7 +35,6 @@ _JOINED_BYTES: Final = 128 << 10
 #: The attributes that a batch may have to be copied as a whole: a codec, and the membership of a
 #: transaction (which has been committed).
 _PLAIN_BITS: Final = CODEC_BITS | 0x10
-_TRANSACTIONAL_BIT: Final = 0x10
 _INT16: Final = struct.Struct(">h")
 
 
@@ -107,22 +104,10 @@ class BatchTranslator:
     # ------------------------------------------------------------------ reading
 
     def committed(self, chunk: FetchedChunk) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield the batches without control batches and without aborted transactions.
-
-        As Kafka's consumer (CompletedFetch): a producer's batches are skipped from the first offset
-        of its aborted transaction to its next marker.
-        """
-        waiting = sorted(chunk.aborted, key=lambda each: each[1], reverse=True)
-        aborted: set[int] = set()
+        """Yield the batches without control batches and without aborted transactions."""
+        aborted = AbortedBatches(chunk.aborted)
         for header, batch in self._intact(chunk):
-            while waiting and waiting[-1][1] <= header.last_offset:
-                aborted.add(waiting.pop()[0])
-            if header.is_control:
-                if _is_abort(batch):
-                    aborted.discard(header.producer_id)
-            elif header.attributes & _TRANSACTIONAL_BIT and header.producer_id in aborted:
-                continue
-            else:
+            if not aborted.has(header) and not header.is_control:
                 yield header, batch
 
     def _intact(self, chunk: FetchedChunk) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -226,9 +211,3 @@ class BatchTranslator:
 
 def _codec(header: BatchHeader) -> str | None:
     return header.codec if header.is_compressed else None
-
-
-def _is_abort(batch: memoryview) -> bool:
-    for record in DefaultRecordBatch(bytes(batch)):
-        return bool(ControlRecord.parse(record.key) == ABORT_MARKER)
-    return False

@@ -47,7 +47,7 @@ from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.stream_gate import StreamGate
 from pidlease.engine.topic_counts import Counts, TopicCounts
 from pidlease.kafka.records.writer_batch import Writer, is_marker_of
-from pidlease.log.ports import ForwardingLog, PartitionLog
+from pidlease.log.ports import CommittedPart, ForwardingLog, PartitionLog
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import (
     LogError,
@@ -118,6 +118,8 @@ class Partition:
         #: The persisted state of its producers.
         self.table: Final = ProducerTable(name, topic, around.names, log.end_offset)
         self.log = log
+        #: The log, if others write to it, too.
+        self._forwarding: Final = log if isinstance(log, ForwardingLog) else None
         self.policy = TopicPolicy()
         #: Whether its topic was deleted, or is no longer seen; then no listener finds it.
         self.gone = False
@@ -803,8 +805,39 @@ class Partition:
 
     @property
     def readable_end(self) -> int:
-        """The first offset that consumers may not read yet."""
+        """The first offset that consumers may not read yet, as far as this server knows.
+
+        In a log with other writers there may be more, and open transactions before it: `stable_end`
+        asks the log.
+        """
+        return self.log.end_offset if self._shared else self._applied_end
+
+    @property
+    def _applied_end(self) -> int:
         return min(self.table.next_offset, self.log.end_offset)
+
+    async def stable_end(self) -> int:
+        """Return the first offset that consumers may not read yet, now.
+
+        Raises:
+            LogError: the log cannot be asked.
+        """
+        if self._forwarding is not None:
+            return await self._forwarding.stable_end()
+        return self.readable_end
+
+    async def read(self, offset: int, bytes_max: int) -> CommittedPart:
+        """Read what consumers may read now, from the batch that contains an offset.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset, and does not end there.
+            LogError: the log cannot be read.
+            OSError: the disk cannot be read.
+        """
+        if self._forwarding is not None:
+            return await self._forwarding.read_committed(offset, bytes_max)
+        data, whole = await self.log.read(offset, bytes_max)
+        return CommittedPart(data, whole, self.readable_end)
 
     @property
     def log_is_shared(self) -> bool:
@@ -819,7 +852,7 @@ class Partition:
         pass them off as complete.
         """
         stopped = self.log.stopped
-        return stopped if stopped and self.readable_end < self.log.promised_end else ""
+        return stopped if stopped and self._applied_end < self.log.promised_end else ""
 
     @property
     def known_end(self) -> int:
@@ -829,8 +862,8 @@ class Partition:
     async def log_range(self) -> tuple[int, int | None]:
         """Return the first offset in the log, and the end: the offset after the last record.
 
-        A log with other writers is asked for both. The end is None if acknowledged records cannot
-        be read: it is unknown.
+        A log with other writers is asked for both; the end is also that of open transactions. The
+        end is None if acknowledged records cannot be read: it is unknown.
 
         Raises:
             LogError: the log cannot be asked, or Kafka has lost records.
@@ -840,6 +873,17 @@ class Partition:
         else:
             end = None if self.incomplete else self.readable_end
         return self.log.start_offset, end
+
+    async def readable_range(self) -> tuple[int, int | None]:
+        """Return the first offset in the log, and the first one that consumers may not read yet.
+
+        As `log_range`, but records of open transactions are not there yet.
+
+        Raises:
+            LogError: the log cannot be asked, or Kafka has lost records.
+        """
+        start, end = await self.log_range()
+        return start, end if self._forwarding is None else await self._forwarding.stable_end()
 
     @property
     def stopped(self) -> str:
@@ -902,8 +946,10 @@ class Partition:
         return max(self.log.end_offset - self.table.next_offset, 0)
 
     def watch(self, event: asyncio.Event) -> None:
-        """Set an event whenever records are acknowledged, until `unwatch`."""
+        """Set an event whenever there may be more to read, until `unwatch`."""
         self._watchers.add(event)
+        if self._forwarding is not None:
+            self._forwarding.follow(self.wake)
 
     def wake(self) -> None:
         """Set all watching events."""
@@ -913,3 +959,5 @@ class Partition:
     def unwatch(self, event: asyncio.Event) -> None:
         """Stop setting an event."""
         self._watchers.discard(event)
+        if self._forwarding is not None and not self._watchers:
+            self._forwarding.unfollow()

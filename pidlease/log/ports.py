@@ -54,6 +54,20 @@ class LogPart(NamedTuple):
     whole: WholeBatches
 
 
+class CommittedPart(NamedTuple):
+    """A part of a log, as a consumer reads it that reads what is committed.
+
+    Attributes:
+        data: whole batches, and possibly the beginning of another one.
+        whole: the size and the counts of the whole batches.
+        end_offset: the first offset that consumers may not read yet, now.
+    """
+
+    data: Buffer
+    whole: WholeBatches
+    end_offset: int
+
+
 class PartitionLog(Protocol):
     """One partition's log. Everything but `read_batches` is called on the event loop.
 
@@ -266,6 +280,33 @@ class ForwardingLog(PartitionLog, Protocol):
         Raises:
             LogError: the log cannot be reached.
         """
+
+    async def read_committed(self, offset: int, max_bytes: int) -> CommittedPart:
+        """Read from an offset on, up to the first open transaction, by asking the log now.
+
+        Records of aborted transactions are left out. There may be nothing at the offset yet.
+
+        Raises:
+            OffsetRangeError: the log does not have the offset, and does not end there.
+            LogError: the log cannot be read.
+        """
+
+    async def stable_end(self) -> int:
+        """Ask the log for the first offset that consumers may not read yet.
+
+        Raises:
+            LogError: the log cannot be asked.
+        """
+
+    def follow(self, on_more: Callable[[], None]) -> None:
+        """Call a function whenever there may be more to read, until `unfollow`.
+
+        Parameters:
+            on_more: called on the event loop.
+        """
+
+    def unfollow(self) -> None:
+        """Call the function no longer."""
 
     def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
         """Read the batches from one offset to another, some at a time.

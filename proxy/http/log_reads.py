@@ -14,7 +14,7 @@ import structlog
 
 from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.partition import Partition
-from pidlease.log.ports import LogPart
+from pidlease.log.ports import CommittedPart
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
 from proxy.http.record_responses import NoRoomError
@@ -43,14 +43,14 @@ class LogReads:
     @asynccontextmanager
     async def part(
         self, partition: Partition, offset: int, bytes_max: int, own: int
-    ) -> AsyncIterator[LogPart]:
+    ) -> AsyncIterator[CommittedPart]:
         """Read a part of a log, to be converted while the context lasts.
 
         Parameters:
             own: bytes of the memory that the reader holds already.
 
         Raises:
-            OffsetRangeError: the log does not have the offset.
+            OffsetRangeError: the log does not have the offset, and does not end there.
             LogStoppedError: the partition is stopped, and has no readable record at the offset.
             LogError: the log cannot be read.
             NoRoomError: there is no memory for what has arrived.
@@ -70,7 +70,9 @@ class LogReads:
                 self._memory.release(size)
 
     @asynccontextmanager
-    async def _from_kafka(self, read: Coroutine[Any, Any, LogPart]) -> AsyncIterator[LogPart]:
+    async def _from_kafka(
+        self, read: Coroutine[Any, Any, CommittedPart]
+    ) -> AsyncIterator[CommittedPart]:
         """Read in turn, unless it takes long: then others do not wait for it."""
         try:
             await self._fetching.acquire()
@@ -90,9 +92,9 @@ class LogReads:
                 self._fetching.release()
 
 
-async def _read(partition: Partition, offset: int, bytes_max: int) -> LogPart:
+async def _read(partition: Partition, offset: int, bytes_max: int) -> CommittedPart:
     try:
-        return await partition.log.read(offset, bytes_max)
+        return await partition.read(offset, bytes_max)
     except OffsetRangeError:
         if partition.incomplete:
             raise partition.stopped_error() from None

@@ -6,6 +6,7 @@ decompressed up to a limit; the error about a larger one names the offset after 
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,10 +43,12 @@ class Page(NamedTuple):
     Attributes:
         records: each as JSON, separated by commas.
         next_offset: the offset after the last one.
+        end_offset: the first offset that consumers could not read yet; -1: unknown.
     """
 
     records: bytes
     next_offset: int
+    end_offset: int = -1
 
 
 def page_of(data: bytes, offset: int, bytes_max: int) -> Page:
@@ -150,39 +153,51 @@ class Reads:
             LogError: the log cannot be read.
             NoRoomError: there is no memory for what has arrived from Kafka.
         """
-        offset = partition.log.start_offset if query.offset is None else query.offset
-        if offset >= partition.readable_end and partition.incomplete:
-            raise partition.stopped_error()
-        if offset == partition.readable_end and query.wait_ms and not self._closing:
-            await self._wait(request, partition, offset, query.wait_ms / 1000)
-        _check_there(partition)
-        if offset == partition.readable_end:
-            return Page(b"", offset)
-        async with self._reads.part(partition, offset, query.max_bytes, own) as part:
-            _check_there(partition)
-            partition.counts.read(len(part.data), part.whole.batches, part.whole.records)
-            data = bytes(part.data)
-            convert = partial(page_of, data, offset, query.max_bytes)
-            return convert() if is_small(data) else await pool.run(convert)
-
-    async def _wait(
-        self, request: Request, partition: Partition, offset: int, seconds: float
-    ) -> None:
-        """Return when there is a record at the offset, or the time is up."""
+        offset = query.offset
+        if offset is None:
+            # With other writers, the log may begin later than this server knows.
+            offset = (await partition.log_range())[0]
+        if not query.wait_ms:
+            return await self._page(partition, offset, query, pool, own)
         event = asyncio.Event()
         self._waiting.add(event)
         partition.watch(event)
         left = asyncio.create_task(_disconnected(request, event))
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    while offset == partition.readable_end and not self._is_over(partition, left):
+            latest = time.monotonic() + query.wait_ms / 1000
+            while True:
+                page = await self._page(partition, offset, query, pool, own)
+                seconds = latest - time.monotonic()
+                if page.records or seconds <= 0 or self._is_over(partition, left):
+                    return page
+                offset = page.next_offset
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
                         await event.wait()
-                        event.clear()
+                event.clear()
         finally:
             left.cancel()
             partition.unwatch(event)
             self._waiting.discard(event)
+
+    async def _page(
+        self, partition: Partition, offset: int, query: ReadQuery, pool: IoPool, own: int
+    ) -> Page:
+        """Read the page that is there now."""
+        _check_there(partition)
+        end = partition.readable_end
+        if not partition.log_is_shared and offset >= end:
+            if partition.incomplete:
+                raise partition.stopped_error()
+            if offset == end:
+                return Page(b"", offset, end)
+        async with self._reads.part(partition, offset, query.max_bytes, own) as part:
+            _check_there(partition)
+            partition.counts.read(len(part.data), part.whole.batches, part.whole.records)
+            data = bytes(part.data)
+            convert = partial(page_of, data, offset, query.max_bytes)
+            page = convert() if is_small(data) else await pool.run(convert)
+            return page._replace(end_offset=part.end_offset)
 
     def _is_over(self, partition: Partition, left: asyncio.Task[None]) -> bool:
         # Another server may own it now: the next read is sent on there.

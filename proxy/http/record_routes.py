@@ -370,7 +370,7 @@ def _partition_of(batch: RequestBatch, partitions: int) -> int:
 def _content(partition: Partition, page: Page) -> bytes:
     """Make the JSON of a `RecordsAnswer` from records that are JSON already."""
     start = partition.log.start_offset
-    end = max(partition.known_end, page.next_offset)
+    end = max(partition.known_end, page.next_offset) if partition.incomplete else page.end_offset
     numbers = f'"next_offset":{page.next_offset},"log_start":{start},"log_end":{end}'
     return b"".join((b'{"records":[', page.records, b"],", numbers.encode(), b"}"))
 

@@ -284,7 +284,7 @@ async def _partition_row(engine: Engine, topic: str, number: int) -> PartitionRo
     reason = ""
     try:
         async with asyncio.timeout(_RANGE_SECONDS):
-            start, end = await partition.log_range()
+            start, end = await partition.readable_range()
     except (TimeoutError, LogError):
         # The log of this server has the reason, with addresses.
         reason = "Kafka cannot be asked now"

@@ -15,6 +15,7 @@ from pidlease.kafka.codec import fetch as fetch_wire
 from pidlease.kafka.codec import produce as produce_wire
 from pidlease.kafka.codec.fetch import (
     READ_COMMITTED,
+    FetchedRecords,
     FetchLimits,
     aborted_transactions,
     empty_partition,
@@ -253,7 +254,8 @@ def test_one_fetched_partition(version: int) -> None:
             "aborted_transactions": [{"producer_id": 5, "first_offset": 4}], "records": b"xyz",
         }]}]})  # fmt: skip
     found = fetch_wire.read_fetch_response(version, PLACES[1], frame)
-    assert found == (0, 90, 3 if version >= 5 else -1, b"xyz")
+    start = 3 if version >= 5 else -1
+    assert found == FetchedRecords(0, 90, start, b"xyz", 80, [(5, 4)])
     for size in range(len(frame)):
         with pytest.raises(UpstreamNonsenseError):
             fetch_wire.read_fetch_response(version, PLACES[1], frame[:size])

@@ -14,12 +14,15 @@ from pidlease.kafka.client.bootstrap import connect
 from pidlease.kafka.client.broker_connection import BrokerConnection, version_for
 from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
+from pidlease.kafka.client.end_watch import EndWatch
 from pidlease.kafka.client.exchange import ask_for
 from pidlease.kafka.client.offset_requests import EARLIEST, LATEST, list_offsets
 from pidlease.kafka.client.produce_channels import ProduceChannels, ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
 from pidlease.kafka.codec.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     FetchedRecords,
     FetchLimits,
     first_offset,
@@ -56,6 +59,8 @@ class Upstream:
         self.fencing: Final = Fencing(self.cluster, self.coordinators)
         #: The connections for Produce.
         self.channels: Final = ProduceChannels(self.cluster)
+        #: Notices what others write to partitions, for readers that wait.
+        self.ends: Final = EndWatch(self.cluster)
         self._reading: dict[int, _Readers] = {}
         self._closed = False
         #: Gaps in what leaders returned: partition -> first offset missing, first offset returned.
@@ -73,6 +78,7 @@ class Upstream:
         """Close all connections; pending fetches fail."""
         self._closed = True
         self.channels.close()
+        self.ends.close()
         for readers in self._reading.values():
             readers.close()
         await self.cluster.close()
@@ -87,7 +93,13 @@ class Upstream:
         """Refresh the metadata soon: a leader may have changed."""
         self.cluster.stale()
 
-    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
+    async def fetch(
+        self,
+        place: TopicPartition,
+        offset: int,
+        bytes_max: int,
+        isolation: int = READ_UNCOMMITTED,
+    ) -> FetchedRecords:
         """Fetch batches of a partition from an offset on."""
         if self._closed:
             raise UpstreamAwayError("the server stops")
@@ -97,12 +109,13 @@ class Upstream:
             readers = self._reading[leader] = _Readers(self.cluster, leader)
         async with readers.connection() as connection:
             version = version_for(connection, API_FETCH)
-            limits = FetchLimits(0, bytes_max, bytes_max)
+            limits = FetchLimits(0, bytes_max, bytes_max, isolation)
             body = write_fetch_request(version, {place: offset}, limits)
-            return await ask_for(connection, body, partial(self._fetched, version, place, offset))
+            read = partial(self._fetched, version, place, offset, isolation)
+            return await ask_for(connection, body, read)
 
     def _fetched(
-        self, version: int, place: TopicPartition, offset: int, frame: bytearray
+        self, version: int, place: TopicPartition, offset: int, isolation: int, frame: bytearray
     ) -> FetchedRecords:
         """Decode a response to Fetch; only compaction may have removed records from it.
 
@@ -113,11 +126,18 @@ class Upstream:
         found = read_fetch_response(version, place, frame)
         if found.code:
             return found
+        is_committed = isolation == READ_COMMITTED
+        if is_committed and not 0 <= found.stable_offset <= found.end_offset:
+            raise UpstreamNonsenseError(
+                f"a last stable offset of {found.stable_offset} for {place}, which ends at"
+                f" {found.end_offset}"
+            )
+        end = found.stable_offset if is_committed else found.end_offset
         begin = first_offset(found.data)
         if begin is None:
             if found.data:
                 raise UpstreamNonsenseError(f"a part of a batch for {place} at {offset}")
-            missing = offset < found.end_offset
+            missing = offset < end
         else:
             missing = offset < begin
         topic = self.cluster.view.topics.get(place.topic)
@@ -127,9 +147,7 @@ class Upstream:
             # The topic may have been compacted once: then the second response is the same.
             self._gaps[place] = (offset, -1 if begin is None else begin)
             returned = "nothing" if begin is None else f"records from {begin} on"
-            raise UpstreamNonsenseError(
-                f"{returned} for {place} at {offset}, which ends at {found.end_offset}"
-            )
+            raise UpstreamNonsenseError(f"{returned} for {place} at {offset}, which ends at {end}")
         return found
 
     async def range_of(self, place: TopicPartition) -> tuple[int, int]:
@@ -140,14 +158,25 @@ class Upstream:
             raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         return found[place]
 
+    async def stable_offset_of(self, place: TopicPartition) -> int:
+        """Return a partition's last stable offset."""
+        row = await self._committed(place, LATEST)
+        if row.offset < 0:
+            raise UpstreamNonsenseError(f"{place} ends at {row.offset}")
+        return int(row.offset)
+
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
-        """Find the first record with this timestamp or a later one."""
-        rows = await self._offsets(self._leader(place), [place], timestamp)
+        """Find the first committed record with this timestamp or a later one."""
+        row = await self._committed(place, timestamp)
+        return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
+
+    async def _committed(self, place: TopicPartition, timestamp: int) -> Any:  # noqa: ANN401 - one of kio's classes
+        """Ask for an offset as a consumer does that reads what is committed."""
+        rows = await self._offsets(self._leader(place), [place], timestamp, READ_COMMITTED)
         if place not in rows:
             self.stale()
             raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
-        row = rows[place]
-        return None if row.offset < 0 else TimedOffset(int(row.offset), int(row.timestamp))
+        return rows[place]
 
     # ------------------------------------------------------------------ of many partitions
 
@@ -183,11 +212,16 @@ class Upstream:
         return found
 
     async def _offsets(
-        self, leader: int, places: Iterable[TopicPartition], timestamp: int
+        self,
+        leader: int,
+        places: Iterable[TopicPartition],
+        timestamp: int,
+        isolation: int = READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Any]:
         connection = await self.cluster.connection_to(leader)
         found = {}
-        for place, row in (await list_offsets(connection, places, timestamp)).items():
+        rows = await list_offsets(connection, places, timestamp, isolation)
+        for place, row in rows.items():
             if row.error_code.value:
                 self.stale()
             else:

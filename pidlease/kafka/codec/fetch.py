@@ -76,12 +76,17 @@ class FetchedRecords(NamedTuple):
         end_offset: the high watermark: all replicas have acknowledged the records before it.
         start_offset: the first offset of the log; -1: unknown.
         data: whole batches, and possibly the beginning of another one.
+        stable_offset: the last stable offset: all transactions before it have ended; -1: unknown.
+        aborted: aborted transactions with records in the data, if only committed records were
+            requested: of each its producer id and its first offset.
     """
 
     code: int
     end_offset: int
     start_offset: int
     data: bytes
+    stable_offset: int = -1
+    aborted: Sequence[tuple[int, int]] = ()
 
 
 class EncodedPartition(NamedTuple):
@@ -305,12 +310,16 @@ def _read_one(version: int, partition: TopicPartition, frame: bytes | bytearray)
     at += 4
     if topics != 1 or partitions != 1:
         raise IndexError(f"{topics} topics and {partitions} partitions; one was requested")
-    number, code, (end, _, start), size, at = _read_row(version, frame, at)
+    begin = at
+    number, code, offsets, size, at = _read_row(version, frame, begin)
     if (name, number) != (partition.topic.encode(), partition.partition):
         raise IndexError(f"{name!r}, partition {number}; {partition} was requested")
     if at + size != len(frame):
         raise IndexError(f"{size} bytes of records where there are {len(frame) - at}")
-    return FetchedRecords(code, end, start, bytes(frame[at : at + size]))
+    end, stable, start = offsets
+    row = EncodedPartition(code, size, memoryview(frame)[begin:], offsets)
+    aborted = aborted_transactions(version, row)
+    return FetchedRecords(code, end, start, bytes(frame[at : at + size]), stable, aborted)
 
 
 def first_offset(data: bytes) -> int | None:

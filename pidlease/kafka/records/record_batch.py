@@ -200,6 +200,15 @@ def write_header(header: BatchHeader) -> bytes:
     return _HEADER.pack(*header)
 
 
+def write_empty_batch(header: BatchHeader) -> bytes:
+    """Encode a batch with the offsets and the producer of another one, but without records."""
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES
+    attributes = header.attributes & ~CODEC_BITS
+    empty = header._replace(batch_length=length, attributes=attributes, records=0)
+    crc = crc32c(write_header(empty)[CRC_FROM:])
+    return write_header(empty._replace(crc=crc))
+
+
 def check_intact(header: BatchHeader, data: Buffer) -> None:
     """Check that `data` is exactly the batch of its header.
 

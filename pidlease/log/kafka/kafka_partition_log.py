@@ -24,12 +24,14 @@ import structlog
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
+from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.backoff import Backoff
 from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.end_watch import EndWatch
 from pidlease.kafka.client.produce_channels import ProduceSend
-from pidlease.kafka.codec.fetch import FetchedRecords
+from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import (
@@ -38,6 +40,7 @@ from pidlease.kafka.errors import (
     UpstreamNonsenseError,
 )
 from pidlease.kafka.produce_errors import Stored, produce_error
+from pidlease.kafka.records.aborted_batches import without_aborted
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted
@@ -50,7 +53,14 @@ from pidlease.kafka.records.record_batch import (
     whole_batches,
 )
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, logged, may_be_a_writers
-from pidlease.log.ports import AppendDone, AppendReceiver, Forwarded, LogPart, NewBatch
+from pidlease.log.ports import (
+    AppendDone,
+    AppendReceiver,
+    CommittedPart,
+    Forwarded,
+    LogPart,
+    NewBatch,
+)
 from pidlease.observability.repeated_lines import LINES
 from pidlease.storage.errors import (
     DamagedLogError,
@@ -85,8 +95,18 @@ class Upstream(Protocol):
     def send(self, producer: int, send: ProduceSend) -> None:
         """Send a batch to the leader of its partition, after all earlier ones of its producer."""
 
-    async def fetch(self, place: TopicPartition, offset: int, bytes_max: int) -> FetchedRecords:
-        """Read from a partition, including uncommitted records of transactions.
+    async def fetch(
+        self,
+        place: TopicPartition,
+        offset: int,
+        bytes_max: int,
+        isolation: int = READ_UNCOMMITTED,
+    ) -> FetchedRecords:
+        """Read from a partition.
+
+        Parameters:
+            isolation: READ_UNCOMMITTED: also records of open and aborted transactions;
+                READ_COMMITTED: up to the last stable offset, also records of aborted ones.
 
         Raises:
             UpstreamError: the partition cannot be read now.
@@ -99,8 +119,19 @@ class Upstream(Protocol):
             UpstreamError: the partition's leader does not report them now.
         """
 
+    async def stable_offset_of(self, place: TopicPartition) -> int:
+        """Return a partition's last stable offset.
+
+        Raises:
+            UpstreamError: the partition's leader does not report it now.
+        """
+
+    @property
+    def ends(self) -> EndWatch:
+        """Notices what others write to partitions."""
+
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
-        """Return the first record with this timestamp (ms) or a later one.
+        """Return the first committed record with this timestamp (ms) or a later one.
 
         Raises:
             UpstreamError: the partition's leader does not report it now.
@@ -170,6 +201,11 @@ class KafkaPartitionLog:
         self._loop = loop
         self.start_offset, self.end_offset = span
         self.stopped = ""
+        #: The last stable offset, as far as it is known: all transactions before it have ended; -1:
+        #: unknown.
+        self.stable_offset = -1
+        self._ask_stable: Final = SharedCall(self._stable_offset_now)
+        self._on_more: Callable[[], None] | None = None
         #: How long Kafka deduplicates for a producer that does not write, in ms; 0: unknown.
         self.producers_kept_ms = 0
 
@@ -312,11 +348,55 @@ class KafkaPartitionLog:
             return LogPart(found.data, whole_batches(found.data))
         return LogPart(found.data, await self._pool.run(partial(whole_batches, found.data)))
 
+    async def read_committed(self, offset: int, max_bytes: int) -> CommittedPart:
+        """Read what a consumer reads that reads what is committed, from an offset on, now."""
+        try:
+            found = await self._fetch(offset, max_bytes, READ_COMMITTED)
+        except OffsetRangeError:
+            await self.look()  # the error has the present range
+            if not self.start_offset <= offset <= self.end_offset:
+                raise OffsetRangeError(offset, self.start_offset, self.end_offset) from None
+            found = await self._fetch(offset, max_bytes, READ_COMMITTED)
+        self.start_offset = max(self.start_offset, found.start_offset)
+        self.end_offset = max(self.end_offset, found.end_offset)
+        self.stable_offset = max(self.stable_offset, found.stable_offset)
+        work = partial(_committed_part, found)
+        if len(found.data) <= _COUNTED_BYTES_MAX:
+            return work()
+        return await self._pool.run(work)
+
+    async def stable_end(self) -> int:
+        """Ask Kafka for its last stable offset: consumers may read the records before it."""
+        return await self._ask_stable()
+
+    async def _stable_offset_now(self) -> int:
+        stable = await self._try(partial(self._upstream.stable_offset_of, self._place))
+        self.stable_offset = max(self.stable_offset, stable)
+        return stable
+
+    def follow(self, on_more: Callable[[], None]) -> None:
+        """Call a function whenever others may have written, until `unfollow`."""
+        self._on_more = on_more
+        self._upstream.ends.add(self._place, self)
+
+    def unfollow(self) -> None:
+        """Call the function no longer."""
+        self._on_more = None
+        self._upstream.ends.remove(self._place, self)
+
+    def moved(self, stable_offset: int) -> None:
+        """Note that the last stable offset may be higher, and say so."""
+        self.stable_offset = max(self.stable_offset, stable_offset)
+        if self._on_more is not None:
+            self._on_more()
+
     async def find_time(self, timestamp: int) -> TimedOffset | None:
-        """Return the first record with this timestamp (ms) or a later one."""
+        """Return the first committed record with this timestamp (ms) or a later one."""
         return await self._try(partial(self._upstream.find_time, self._place, timestamp))
 
-    async def _fetch(self, offset: int, bytes_max: int) -> FetchedRecords:
+    async def _fetch(
+        self, offset: int, bytes_max: int, isolation: int = READ_UNCOMMITTED
+    ) -> FetchedRecords:
         """Fetch batches from an offset on; try again if the fetch fails.
 
         Raises:
@@ -326,7 +406,7 @@ class KafkaPartitionLog:
         reason = ""
         for attempt in range(1, _TRIES + 1):
             try:
-                found = await self._upstream.fetch(self._place, offset, bytes_max)
+                found = await self._upstream.fetch(self._place, offset, bytes_max, isolation)
             except UpstreamError as error:
                 reason = str(error)
             else:
@@ -434,6 +514,11 @@ def name_of(code: int) -> str:
         return f"{ErrorCode(code).name.upper()} ({code})"
     except ValueError:
         return f"error {code}"
+
+
+def _committed_part(found: FetchedRecords) -> CommittedPart:
+    data = without_aborted(found.data, found.aborted)
+    return CommittedPart(data, whole_batches(data), found.stable_offset)
 
 
 def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list[LoggedBatch], int]:

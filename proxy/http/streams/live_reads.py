@@ -115,13 +115,23 @@ class LiveReader:
         return self._reads.ending or is_away or self._left.done()
 
     async def wait(self, offset: int, seconds: float) -> None:
-        """Return when the stream goes on, or ends, at an offset, or the time is up."""
+        """Return when the stream goes on, or ends, at an offset, or the time is up.
+
+        If its log has other writers, only a read says whether it goes on: return when it may.
+        """
         stream = self._stream
+        is_shared = stream.partition.log_is_shared
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0)):
-                while offset >= stream.tail and stream.gate.closed is None and not self.is_over:
-                    self._event.clear()
+                while (
+                    (is_shared or offset >= stream.tail)
+                    and stream.gate.closed is None
+                    and not self.is_over
+                ):
                     await self._event.wait()
+                    self._event.clear()
+                    if is_shared:
+                        return
 
     async def _disconnected(self, request: Request) -> None:
         try:

@@ -37,7 +37,7 @@ from pidlease.storage.topics.topic_settings import change_of_own
 from pidlease.storage.topics.topic_store import Topic
 from proxy.http.current_caller import require
 from proxy.http.errors import ready_engine, ready_topics
-from proxy.http.streams.stream_pages import Span
+from proxy.http.streams.stream_pages import UNKNOWN_END, Span
 from proxy.http.topic_routes import BoundedChanges, require_deletion
 from proxy.security.acls import Operation, ResourceKind
 from proxy.security.authorizer import Right
@@ -76,8 +76,24 @@ class Stream(NamedTuple):
 
     @property
     def tail(self) -> int:
-        """The offset after its last value."""
+        """The offset after its last value, as far as this server knows."""
         return self.config.base + self.gate.tail(self.partition.readable_end)
+
+    async def tail_now(self) -> int:
+        """Return the offset after its last value that may be read; others may have written it.
+
+        Raises:
+            LogError: the log cannot be asked.
+        """
+        if self.gate.closed is not None:
+            return self.tail
+        return self.config.base + self.gate.tail(await self.partition.stable_end())
+
+    @property
+    def own_span(self) -> Span:
+        """Its part that it does not inherit."""
+        is_known = self.gate.closed is not None or not self.partition.log_is_shared
+        return Span(self.partition, self.config.base, self.tail if is_known else UNKNOWN_END)
 
     def is_closed_at(self, offset: int) -> bool:
         """Whether the stream is closed, and has no value at or after an offset."""
@@ -243,7 +259,7 @@ class StreamCatalog:
         Raises:
             UnknownStreamError: the topic of a stream that it inherits from is not there.
         """
-        spans = [Span(stream.partition, stream.config.base, stream.tail)]
+        spans = [stream.own_span]
         while stream.config.source:
             base = spans[0].base
             source = self._source_of(stream.config)

@@ -200,9 +200,10 @@ class StreamRoutes:
                 existing = await self._existing(name)
                 if existing is not None:
                     self._check_same(existing, wanted, closes=headers.closes)
-                    return self._created(request, existing, 200)
+                    tail = await existing.tail_now()
+                    return self._created(request, existing, 200, tail)
                 stream = await self._create(name, wanted, body, headers, held)
-        return self._created(request, stream, 201)
+        return self._created(request, stream, 201, stream.tail)
 
     async def _existing(self, name: str) -> Stream | None:
         """Return a stream that exists; None: there is none, or it is not complete.
@@ -300,10 +301,10 @@ class StreamRoutes:
 
     async def _fork_at(self, source: Stream, wanted: NewStream) -> tuple[int, list[bytes]]:
         """Return where a fork begins, and what it has of the value there."""
-        offset = source.tail
+        offset = tail = await source.tail_now()
         if wanted.fork_offset:
             offset = offset_of(wanted.fork_offset) or 0
-            if offset > source.tail:
+            if offset > tail:
                 raise InvalidStreamError(FORK_OFFSET, "is after the end of the stream")
         left = wanted.fork_sub_offset
         is_json = source.config.is_json
@@ -321,11 +322,8 @@ class StreamRoutes:
             offset = found.next_offset
         return offset, []
 
-    def _created(self, request: Request, stream: Stream, status: int) -> Response:
-        headers = {
-            "Content-Type": stream.config.content_type,
-            NEXT_OFFSET: offset_text(stream.tail),
-        }
+    def _created(self, request: Request, stream: Stream, status: int, tail: int) -> Response:
+        headers = {"Content-Type": stream.config.content_type, NEXT_OFFSET: offset_text(tail)}
         if stream.gate.closed is not None:
             headers |= _TRUE
         if status == 201:
@@ -509,7 +507,7 @@ class StreamRoutes:
         config = stream.config
         headers = {
             "Content-Type": config.content_type,
-            NEXT_OFFSET: offset_text(stream.tail),
+            NEXT_OFFSET: offset_text(await stream.tail_now()),
             "Cache-Control": _NOT_CACHED,
         }
         if config.ttl_seconds is not None:
@@ -532,28 +530,55 @@ class StreamRoutes:
         query = stream_query(request.scope)
         stream = await self.catalog.find(name)
         stream.gate.touch()
-        tail = stream.tail
-        offset = tail if query.offset is None else max(query.offset, 0)
-        if offset > tail:
-            raise InvalidStreamError("offset", "is after the end of the stream")
+        offset = await self._offset_of(stream, query)
         held = HeldBytes(self._records.read_memory)
         try:
             if query.live == "sse":
                 return self._events(request, stream, offset, query.cursor, held)
             if query.offset is None and not query.live:
-                values = Values([], tail)
+                values = Values([], offset, offset)
             else:
-                if query.live and offset == tail and stream.gate.closed is None:
-                    with self._live.reader(request, stream) as reader:
-                        await reader.wait(offset, self._poll_seconds)
-                    stream.gate.touch()
-                values = Values([], offset)
-                if not self._live.ending:
-                    values = await self._page(stream, offset, READ_BYTES_DEFAULT, held.size)
+                values = await self._page(stream, offset, READ_BYTES_DEFAULT, held.size)
+                if query.live and not values.values:
+                    values = await self._poll(request, stream, values, held.size)
             return self._read(request, stream, query, values, held)
         except BaseException:
             held.release()
             raise
+
+    @staticmethod
+    async def _offset_of(stream: Stream, query: StreamQuery) -> int:
+        """Return the offset that a read begins at.
+
+        Raises:
+            InvalidStreamError: it is after the end of the stream.
+            LogError: the log cannot be asked for its end.
+        """
+        if query.offset is None:
+            return await stream.tail_now()
+        offset = max(query.offset, 0)
+        if offset <= stream.tail:
+            return offset
+        if stream.partition.log_is_shared:
+            # There may be values that this server does not know, or markers after a close.
+            _, end = await stream.partition.log_range()
+            if end is not None and offset <= stream.config.base + end:
+                return offset if stream.gate.closed is None else stream.tail
+        raise InvalidStreamError("offset", "is after the end of the stream")
+
+    async def _poll(self, request: Request, stream: Stream, values: Values, own: int) -> Values:
+        """Wait for values; return those that came, or none."""
+        latest = time.monotonic() + self._poll_seconds
+        with self._live.reader(request, stream) as reader:
+            while not stream.is_closed_at(values.next_offset) and not reader.is_over:
+                offset = values.next_offset
+                values = await self._page(stream, offset, READ_BYTES_DEFAULT, own)
+                seconds = latest - time.monotonic()
+                if values.values or seconds <= 0:
+                    break
+                await reader.wait(values.next_offset, seconds)
+        stream.gate.touch()
+        return values
 
     async def _page(self, stream: Stream, offset: int, bytes_max: int, own: int = 0) -> Values:
         if stream.partition.gone:
@@ -569,7 +594,7 @@ class StreamRoutes:
         self, request: Request, stream: Stream, query: StreamQuery, values: Values, held: HeldBytes
     ) -> Response:
         end, config = values.next_offset, stream.config
-        up_to_date, closed = end >= stream.tail, stream.is_closed_at(end)
+        up_to_date, closed = end >= values.end, stream.is_closed_at(end)
         headers = {NEXT_OFFSET: offset_text(end)}
         if up_to_date:
             headers[UP_TO_DATE] = "true"
@@ -620,7 +645,7 @@ class StreamRoutes:
                 try:
                     values = await self._page(stream, offset, READ_BYTES_DEFAULT, held.size)
                     begin, offset = offset, values.next_offset
-                    up_to_date, closed = offset >= stream.tail, stream.is_closed_at(offset)
+                    up_to_date, closed = offset >= values.end, stream.is_closed_at(offset)
                     key = (stream.partition, kind, begin, offset, up_to_date, closed, cursor)
                     event = self._live.event(key, partial(_event, values, key))
                     size = len(event)
@@ -637,7 +662,7 @@ class StreamRoutes:
                     return
                 if values.values and not closed:
                     await self._live.rest()
-                if up_to_date:
+                if up_to_date or not values.values:
                     left = seconds_left(began, _EVENTS_SECONDS)
                     await reader.wait(offset, left)
                     stream.gate.touch()

@@ -30,7 +30,13 @@ from pidlease.kafka.records.identity_header import Identity, encode_identity
 from pidlease.kafka.records.record_batch import BatchHeader, check_intact, read_header
 from pidlease.kafka.records.writer_batch import LoggedBatch, Writer, crc_of_send, under_writer
 from pidlease.log.kafka.kafka_partition_log import not_appended, sends_of
-from pidlease.log.ports import AppendReceiver, Forwarded, NewBatch, PartitionLog
+from pidlease.log.ports import (
+    AppendReceiver,
+    CommittedPart,
+    Forwarded,
+    NewBatch,
+    PartitionLog,
+)
 from pidlease.storage.errors import LogError, NotOwnerError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
@@ -192,6 +198,18 @@ class SimLog(FakeLog):
     async def look(self) -> int:
         await self._asked()
         return self._world.kafka.end
+
+    async def read_committed(self, offset: int, max_bytes: int) -> CommittedPart:
+        raise NotImplementedError("no reader in this simulation")
+
+    async def stable_end(self) -> int:
+        return await self.look()
+
+    def follow(self, on_more: Callable[[], None]) -> None:
+        raise NotImplementedError("no reader in this simulation")
+
+    def unfollow(self) -> None:
+        raise NotImplementedError("no reader in this simulation")
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
         yield self._world.kafka.sends(offset, end)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.produce_channels import ProduceSend
-from pidlease.kafka.codec.fetch import FetchedRecords
+from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.kafka.records.identity_header import Identity
@@ -37,13 +37,17 @@ class FakeUpstream:
     def __init__(self) -> None:
         self.fetched: deque[FetchedRecords | UpstreamError] = deque()
         self.asked: list[int] = []
+        self.isolations: list[int] = []
         self.stales = 0
         self.told: Callable[[PartitionResponse | UpstreamError], None] | None = None
 
     def send(self, _: int, send: ProduceSend) -> None:
         self.told = send.completed
 
-    async def fetch(self, _: TopicPartition, offset: int, __: int) -> FetchedRecords:
+    async def fetch(
+        self, _: TopicPartition, offset: int, __: int, isolation: int = READ_UNCOMMITTED
+    ) -> FetchedRecords:
+        self.isolations.append(isolation)
         self.asked.append(offset)
         found = self.fetched.popleft()
         if isinstance(found, UpstreamError):
