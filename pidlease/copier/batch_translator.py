@@ -119,8 +119,8 @@ class BatchTranslator:
         for header, batch in chunk.batches():
             if header.magic != MAGIC:
                 raise CopyError(
-                    f"{self._place}, offset {header.base_offset}: record format {header.magic};"
-                    f" only {MAGIC} (Kafka 0.11 and newer) can be copied"
+                    f"{self._place}, offset {header.base_offset}: record format {header.magic}"
+                    f" is not known; up to {MAGIC} can be copied"
                 )
             try:
                 check_intact(header, batch)

@@ -26,6 +26,11 @@ from pidlease.kafka.codec.fetch import (
 from pidlease.kafka.codec.messages import error_name
 from pidlease.kafka.error_codes import REREAD
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamNonsenseError
+from pidlease.kafka.records.old_formats import (
+    OldFormatError,
+    has_old_format,
+    in_current_format,
+)
 from pidlease.kafka.records.record_batch import HEADER_BYTES, BatchHeader, read_header
 from pidlease.storage.topics.topic_store import is_own_id
 
@@ -102,6 +107,7 @@ async def fetch(
 
     Raises:
         UpstreamError: there is no response.
+        CopyError: a message of an old format cannot be read.
     """
     version = version_for(connection, API_FETCH)
     body = write_fetch_request(version, offsets, limits, connection.client_id)
@@ -111,11 +117,27 @@ async def fetch(
     found = {}
     for place, row in rows.items():
         high_watermark, last_stable, _ = row.offsets
-        found[TopicPartition(*place)] = FetchedPartition(row.code, FetchedChunk(
-            bytes(row.data[len(row.data) - row.size :]), aborted_transactions(version, row),
+        partition, data = TopicPartition(*place), bytes(row.data[len(row.data) - row.size :])
+        if has_old_format(data):
+            data = await _converted(partition, data, offsets.get(partition, 0))
+        found[partition] = FetchedPartition(row.code, FetchedChunk(
+            data, aborted_transactions(version, row),
             last_stable if limits.isolation == READ_COMMITTED else high_watermark,
         ))  # fmt: skip
     return found
+
+
+async def _converted(partition: TopicPartition, data: bytes, offset: int) -> bytes:
+    """Convert messages of old formats to batches.
+
+    Raises:
+        CopyError: the message at the offset cannot be read.
+    """
+    try:
+        return await asyncio.to_thread(in_current_format, data, offset)
+    except OldFormatError as error:
+        where = f"{partition}, offset {error.offset}"
+        raise CopyError(f"{where}: {error}; look at the source") from None
 
 
 def topic_id_of(view: View, topic: str) -> str:

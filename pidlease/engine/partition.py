@@ -831,6 +831,7 @@ class Partition:
 
         Raises:
             OffsetRangeError: the log does not have the offset, and does not end there.
+            OldFormatError: the record at the offset is of an old format, and cannot be read.
             LogError: the log cannot be read.
             OSError: the disk cannot be read.
         """

@@ -226,4 +226,4 @@ class RecordsAnswer(Message):
     records: list[LoggedRecord]
     next_offset: int = Field(description="where to continue")
     log_start: int = Field(description="the first offset in the log")
-    log_end: int = Field(description="the offset after the last record")
+    log_end: int = Field(description="the offset after the last record that may be read")

@@ -78,7 +78,9 @@ class PartitionRow(Message):
 
     partition: Partition
     log_start: int | None = Field(description="the first offset in the log; null: unknown")
-    log_end: int | None = Field(description="the offset after the last record; null: unknown")
+    log_end: int | None = Field(
+        description="the offset after the last record that may be read; null: unknown"
+    )
     reason: str = Field(
         description="why the partition is stopped, or its offsets are unknown; empty: neither"
     )

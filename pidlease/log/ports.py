@@ -288,6 +288,7 @@ class ForwardingLog(PartitionLog, Protocol):
 
         Raises:
             OffsetRangeError: the log does not have the offset, and does not end there.
+            OldFormatError: the record at the offset is of an old format, and cannot be read.
             LogError: the log cannot be read.
         """
 

@@ -14,10 +14,11 @@ import structlog
 
 from pidlease.core.byte_budget import ByteBudget
 from pidlease.engine.partition import Partition
+from pidlease.kafka.records.old_formats import OldFormatError
 from pidlease.log.ports import CommittedPart
 from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, OffsetRangeError, reason_for_clients
-from proxy.http.record_responses import NoRoomError
+from proxy.http.record_responses import NoRoomError, UnreadableError
 
 #: Parts that are converted at once: each needs memory beside its response, which no budget counts.
 _AT_ONCE: Final = 2
@@ -53,6 +54,7 @@ class LogReads:
             OffsetRangeError: the log does not have the offset, and does not end there.
             LogStoppedError: the partition is stopped, and has no readable record at the offset.
             LogError: the log cannot be read.
+            UnreadableError: the batch at the offset cannot be read.
             NoRoomError: there is no memory for what has arrived.
         """
         if not partition.log_is_shared:
@@ -99,6 +101,8 @@ async def _read(partition: Partition, offset: int, bytes_max: int) -> CommittedP
         if partition.incomplete:
             raise partition.stopped_error() from None
         raise
+    except OldFormatError as error:
+        raise UnreadableError(error.offset, error.next_offset, str(error)) from None
     except OSError as error:
         LINES.write(_log, "error", "a log cannot be read", kind_of(error),
                     partition=str(partition.name), error=str(error))  # fmt: skip

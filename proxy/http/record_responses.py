@@ -152,6 +152,11 @@ class UnreadableError(Exception):
         )
         self.offset = offset
         self.next_offset = next_offset
+        self._reason: Final = reason
+
+    def moved(self, by: int) -> "UnreadableError":
+        """Return the same error at other offsets: a stream may begin with another one's values."""
+        return UnreadableError(self.offset + by, self.next_offset + by, self._reason)
 
 
 #: All responses but 200, for the OpenAPI description.

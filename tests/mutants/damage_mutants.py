@@ -42,8 +42,8 @@ DAMAGE: Final = (
     Mutant(
         "an http read at the damage is an empty page",
         "proxy/http/record_pages.py",
-        "        if offset >= partition.readable_end and partition.incomplete:\n",
-        "        if offset < 0:\n",
+        "            if partition.incomplete:\n                raise partition.stopped_error()\n",
+        "",
         (_STOPPED,),
     ),
     Mutant(

@@ -12,6 +12,9 @@ _KILL: Final = f"{_STREAMS}::test_what_is_acknowledged_outlives_a_kill"
 _HALF: Final = f"{_STREAMS}::test_a_stream_without_its_first_record_does_not_exist"
 _PAGES: Final = "proxy/http/streams/stream_pages.py"
 _SHARED: Final = "tests/streams/test_shared_reads.py"
+_HOLD_UP_STREAMS: Final = (
+    f"{_SHARED}::test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_streams"
+)
 _LOG_READS: Final = "proxy/http/log_reads.py"
 _HOLD_UP: Final = (
     "tests/http_api/test_records_read.py"
@@ -171,9 +174,23 @@ STREAMS: Final = (
     Mutant(
         "a reader that leaves ends the read of others",
         _PAGES,
-        "            read = await asyncio.shield(running)\n",
-        "            read = await running\n",
+        "            read = await asyncio.shield(running.task)\n",
+        "            read = await running.task\n",
         (f"{_SHARED}::test_a_reader_that_leaves_does_not_end_the_read_of_others",),
+    ),
+    Mutant(
+        "a reader gets the end of a read that began before it came",
+        _PAGES,
+        " and running.began < reader.now):\n",
+        " and running.began < 0.0):\n",
+        (_HOLD_UP_STREAMS,),
+    ),
+    Mutant(
+        "the values of a page before what cannot be read are lost",
+        _PAGES,
+        "                    if values:\n                        return",
+        "                    if False:\n                        return",
+        (f"{_SHARED}::test_values_before_what_cannot_be_read_are_a_page",),
     ),
     Mutant(
         "each reader of a stream reads the log",

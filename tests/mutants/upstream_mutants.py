@@ -26,6 +26,8 @@ _WAITED: Final = "tests/unit/engine/test_catch_up.py"
 _OUTAGES: Final = "tests/kafka_backend/test_outages.py"
 _EACH_CODE: Final = "tests/unit/engine/test_produce_errors.py"
 
+_ABORTED: Final = "pidlease/kafka/records/aborted_batches.py"
+_ABORTS: Final = "tests/unit/kafka/test_aborted_batches.py"
 _FETCHING: Final = "proxy/kafka/forwarded/leader_fetches.py"
 _HELD: Final = "tests/kafka_listener/test_fetch_held.py"
 _MEMORY: Final = "proxy/kafka/forwarded/response_memory.py"
@@ -706,5 +708,47 @@ UPSTREAM: Final = (
         "        self._acknowledged.discard(pid)\n",
         "        pass\n",
         (f"{_SIM}::test_nothing_is_kept_of_a_producer_that_is_gone",),
+    ),
+    Mutant(
+        "reads of records return those of open transactions",
+        _KAFKA_LOG,
+        "            found = await self._fetch(offset, max_bytes, READ_COMMITTED)\n        except",
+        "            found = await self._fetch(offset, max_bytes)\n        except",
+        (_READ,),
+    ),
+    Mutant(
+        "reads of records return those of aborted transactions",
+        _ABORTED,
+        "        return header.is_transactional and header.producer_id in self._producers\n",
+        "        return False\n",
+        (_ABORTS, _READ),
+    ),
+    Mutant(
+        "a transaction after an aborted one of its producer counts as aborted",
+        _ABORTED,
+        "            self._producers.discard(header.producer_id)\n",
+        "",
+        (_ABORTS,),
+    ),
+    Mutant(
+        "plain batches of a producer with an aborted transaction count as aborted",
+        _ABORTED,
+        "        return header.is_transactional and ",
+        "        return ",
+        (_ABORTS,),
+    ),
+    Mutant(
+        "a replay passes over a batch whose format is damaged",
+        _KAFKA_LOG,
+        "                check_message(view[at : entry.after])\n",
+        "",
+        (_READ,),
+    ),
+    Mutant(
+        "the offsets within a compressed message of format 1 count from 0",
+        "pidlease/kafka/records/old_formats.py",
+        " if kind == 1 else 0\n",
+        " if kind == 2 else 0\n",
+        ("tests/unit/kafka/test_old_formats.py",),
     ),
 )

@@ -2,14 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
 import pytest
 
 from pidlease.engine.partition import Partition
+from pidlease.http_api.record_messages import READ_BYTES_DEFAULT
+from pidlease.kafka.records.record_batch import HEADER_BYTES
 from pidlease.testing.loopback_ports import LOOPBACK
+from proxy.http.streams.stream_offsets import offset_text
 from tests.http_api.appending import Door, door, listening
+from tests.kafka_listener.batches import batch, changed
 from tests.servers.waiting import WAIT_S
 
 _HANG_S = WAIT_S
@@ -135,10 +140,30 @@ async def test_reads_that_wait_for_kafka_hold_up_no_reads_of_other_streams(
         monkeypatch.setattr(partition.log, "read", held)
         readers = []
         async with asyncio.timeout(_HANG_S):
-            for _ in range(3):  # each with another end, so that they share no read
+            for _ in range(3):  # each comes after the reads before it began, and shares none
                 readers.append(asyncio.create_task(client.get(_PATH)))
                 await waiting.acquire()
                 assert (await client.post(_PATH, content="c", headers=_TEXT)).status_code == 204
             assert (await client.get(other)).content == b"b"
             go_on.set()
-            assert [(await each).content for each in readers] == [b"a", b"ac", b"acc"]
+            assert [(await each).content for each in readers] == [b"accc"] * 3
+
+
+async def test_values_before_what_cannot_be_read_are_a_page(tmp_path: Path) -> None:
+    """Once the page was the error about what follows, and pointed past both."""
+    async with door(tmp_path) as here, client_of(here) as client:
+        await made(here, client, "a" * (READ_BYTES_DEFAULT // 2))
+        # The first read of a page ends within it: so it is the second one that fails.
+        noise = bytes(Random(0).randbytes(READ_BYTES_DEFAULT * 3 // 4))
+        data = batch([b"x"])[:HEADER_BYTES] + noise
+        broken = changed(data, batch_length=len(data) - 12, attributes=1)
+        async with await here.server.connect() as kafka:
+            assert (await kafka.produce("s", broken)).code == 0
+        assert (await client.post(_PATH, content="c", headers=_TEXT)).status_code == 204
+        reply = await client.get(_PATH)
+        assert (reply.status_code, len(reply.content)) == (200, READ_BYTES_DEFAULT // 2)
+        assert "stream-up-to-date" not in reply.headers
+        reply = await client.get(f"{_PATH}?offset={reply.headers['stream-next-offset']}")
+        assert (reply.status_code, reply.json()["code"]) == (422, "unreadable_records")
+        offset = offset_text(reply.json()["next_offset"])
+        assert (await client.get(f"{_PATH}?offset={offset}")).content == b"c"

@@ -63,6 +63,9 @@ _NO_THROTTLE: Final = b"\0\0\0\0"
 _NO_SESSION: Final = b"\0\0\0\0\0\0"
 #: A batch begins with its offset, and the length of the rest.
 _BATCH: Final = struct.Struct(">qi")
+#: The position of its format, and that of batches.
+_FORMAT_AT: Final = 16
+_FORMAT_OF_BATCHES: Final = 2
 
 #: A topic's name and a partition's number.
 PartitionKey = tuple[str, int]
@@ -323,11 +326,16 @@ def _read_one(version: int, partition: TopicPartition, frame: bytes | bytearray)
 
 
 def first_offset(data: bytes) -> int | None:
-    """Return the base offset of the first batch; None: there is no whole batch."""
-    if len(data) < _BATCH.size:
+    """Return the base offset of the first batch; None: there is no whole batch.
+
+    A message of an old format may begin at any offset up to its own: 0 is returned.
+    """
+    if len(data) <= _FORMAT_AT:
         return None
     offset, length = _BATCH.unpack_from(data)
-    return int(offset) if 0 <= length <= len(data) - _BATCH.size else None
+    if not 0 <= length <= len(data) - _BATCH.size:
+        return None
+    return int(offset) if data[_FORMAT_AT] >= _FORMAT_OF_BATCHES else 0
 
 
 def read_partitions(

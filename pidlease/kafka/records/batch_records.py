@@ -50,7 +50,7 @@ def batches_in(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
         if at + header.size > len(data):
             return
         yield header, padded[at : at + header.size]
-        at += header.size
+        at += max(header.size, HEADER_BYTES)
 
 
 def records_in(header: BatchHeader, batch: memoryview) -> Iterable[Any]:
@@ -103,7 +103,7 @@ def _not_as_many(header: BatchHeader, error: Exception) -> UndecodableError:
 
 def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
     """Return a decompressed batch; its CRC is not updated."""
-    records = _whole(header.codec, batch[HEADER_BYTES:])
+    records = unpack_all(header.codec, batch[HEADER_BYTES:])
     plain = bytearray(batch[:HEADER_BYTES])
     plain += records
     plain += _PADDING
@@ -113,7 +113,16 @@ def _unpacked(header: BatchHeader, batch: memoryview) -> memoryview:
     return memoryview(plain)[:size]
 
 
-def _whole(codec: str, records: memoryview) -> Buffer:
+def unpack_all(codec: str, records: memoryview) -> Buffer:
+    """Decompress records, up to a limit.
+
+    Parameters:
+        codec: one of `record_batch.CODECS`, but the first.
+
+    Raises:
+        UndecodableError: they are too large.
+        IdentityError: they were not compressed by this codec.
+    """
     size = _FIRST_TRY
     while True:
         # Ask for one byte more than allowed: then the records are too large.
@@ -135,5 +144,5 @@ def is_small(data: bytes) -> bool:
         records += header.records
         if header.is_compressed or records > _INLINE_RECORDS:
             return False
-        at += header.size
+        at += max(header.size, HEADER_BYTES)
     return True

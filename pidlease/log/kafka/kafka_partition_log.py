@@ -44,8 +44,8 @@ from pidlease.kafka.records.aborted_batches import without_aborted
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import IdentityError
 from pidlease.kafka.records.joined_batch import parted
+from pidlease.kafka.records.old_formats import check_message, entries_in, in_current_format
 from pidlease.kafka.records.record_batch import (
-    HEADER_BYTES,
     BatchHeader,
     CorruptBatchError,
     check_intact,
@@ -77,8 +77,8 @@ _log = structlog.get_logger(__name__)
 
 #: The size of one fetch of a replay or catch-up.
 _READ_BYTES: Final = 8 << 20
-#: The batches of a larger read are counted in a thread.
-_COUNTED_BYTES_MAX: Final = 64 << 10
+#: The batches of a larger read are counted and converted in a thread.
+_INLINE_BYTES_MAX: Final = 64 << 10
 #: Kafka's own producer ids are below this number, those that pidlease leases are not.
 _PIDS_OF_KAFKA: Final = 1 << 48
 #: How often a request that only reads is sent in all, if it fails.
@@ -344,9 +344,8 @@ class KafkaPartitionLog:
             await self.look()
         found = await self._fetch(offset, max_bytes)
         self.end_offset = max(self.end_offset, found.end_offset)
-        if len(found.data) <= _COUNTED_BYTES_MAX:
-            return LogPart(found.data, whole_batches(found.data))
-        return LogPart(found.data, await self._pool.run(partial(whole_batches, found.data)))
+        work = partial(_part, found.data, offset)
+        return work() if len(found.data) <= _INLINE_BYTES_MAX else await self._pool.run(work)
 
     async def read_committed(self, offset: int, max_bytes: int) -> CommittedPart:
         """Read what a consumer reads that reads what is committed, from an offset on, now."""
@@ -360,10 +359,8 @@ class KafkaPartitionLog:
         self.start_offset = max(self.start_offset, found.start_offset)
         self.end_offset = max(self.end_offset, found.end_offset)
         self.stable_offset = max(self.stable_offset, found.stable_offset)
-        work = partial(_committed_part, found)
-        if len(found.data) <= _COUNTED_BYTES_MAX:
-            return work()
-        return await self._pool.run(work)
+        work = partial(_committed_part, found, offset)
+        return work() if len(found.data) <= _INLINE_BYTES_MAX else await self._pool.run(work)
 
     async def stable_end(self) -> int:
         """Ask Kafka for its last stable offset: consumers may read the records before it."""
@@ -516,8 +513,13 @@ def name_of(code: int) -> str:
         return f"error {code}"
 
 
-def _committed_part(found: FetchedRecords) -> CommittedPart:
-    data = without_aborted(found.data, found.aborted)
+def _part(data: bytes, offset: int) -> LogPart:
+    data = in_current_format(data, offset)
+    return LogPart(data, whole_batches(data))
+
+
+def _committed_part(found: FetchedRecords, offset: int) -> CommittedPart:
+    data = without_aborted(in_current_format(found.data, offset), found.aborted)
     return CommittedPart(data, whole_batches(data), found.stable_offset)
 
 
@@ -530,40 +532,40 @@ def _take_apart(data: bytes, offset: int, writers: Container[int]) -> tuple[list
     view = memoryview(data)
     found: list[LoggedBatch] = []
     at, next_offset = 0, offset
-    while at + HEADER_BYTES <= len(view):
-        header = read_header(view, at)
-        batch = view[at : at + header.size]
-        if len(batch) < header.size:
-            break
-        try:
+    try:
+        for entry in entries_in(view):
+            at = entry.at
+            if entry.is_old:  # its records have no producer
+                check_message(view[at : entry.after])
+                next_offset = max(next_offset, entry.offset + 1)
+                continue
+            header, batch = read_header(view, at), view[at : entry.after]
             check_intact(header, batch)
-        except CorruptBatchError as error:
-            raise DamagedLogError(Path("Kafka"), at, f"{header.base_offset}: {error}") from error
-        if at and header.base_offset < next_offset:
-            reason = f"{header.base_offset}, after one that goes up to {next_offset}"
-            raise DamagedLogError(Path("Kafka"), at, reason)
-        at += header.size
-        if header.last_offset >= offset:
-            found += sends_of(header, batch, writers)
-            next_offset = header.last_offset + 1
+            if at and header.base_offset < next_offset:
+                reason = f"{header.base_offset}, after one that goes up to {next_offset}"
+                raise DamagedLogError(Path("Kafka"), at, reason)
+            if header.last_offset >= offset:
+                found += sends_of(header, batch, writers)
+                next_offset = header.last_offset + 1
+    except CorruptBatchError as error:
+        raise DamagedLogError(Path("Kafka"), at, f"{next_offset}: {error}") from error
     return found, next_offset
 
 
 def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
     """Return the producer ids under which records name a producer, although no writer is known."""
-    view, at = memoryview(data), 0
+    view = memoryview(data)
     found: set[int] = set()
-    while at + HEADER_BYTES <= len(view):
-        header = read_header(view, at)
-        batch = view[at : at + header.size]
-        if len(batch) < header.size:
-            break
-        at += header.size
-        pid = header.producer_id
-        if 0 <= pid < _PIDS_OF_KAFKA and may_be_a_writers(header) and pid not in writers:
-            with suppress(IdentityError, CorruptBatchError):  # it is no batch of a writer
-                if find_identity(header, batch) is not None:
-                    found.add(pid)
+    with suppress(CorruptBatchError):  # who applies the batches reports it
+        for entry in entries_in(view):
+            if entry.is_old:
+                continue
+            header, batch = read_header(view, entry.at), view[entry.at : entry.after]
+            pid = header.producer_id
+            if 0 <= pid < _PIDS_OF_KAFKA and may_be_a_writers(header) and pid not in writers:
+                with suppress(IdentityError, CorruptBatchError):  # it is no batch of a writer
+                    if find_identity(header, batch) is not None:
+                        found.add(pid)
     return found
 
 

@@ -229,10 +229,12 @@ class StreamReads:
             while offset < span.end and left > 0:
                 try:
                     found = await self._read(span, offset, left, reader)
-                except _READ_ERRORS:
+                except _READ_ERRORS as error:
                     if values:
                         return Values(values, offset, end)
-                    raise
+                    raise (
+                        error.moved(span.base) if isinstance(error, UnreadableError) else error
+                    ) from None
                 values += found.values
                 left -= sum(map(len, found.values)) + VALUE_BYTES * len(found.values)
                 stays, offset = found.next_offset <= offset, max(offset, found.next_offset)

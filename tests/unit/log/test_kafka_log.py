@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from crc32c import crc32c
 from structlog.testing import capture_logs
 
@@ -15,14 +16,16 @@ from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
+from pidlease.kafka.error_codes import OFFSET_OUT_OF_RANGE
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
+from pidlease.kafka.records.batch_records import batches_in
 from pidlease.kafka.records.identity_header import Identity
 from pidlease.kafka.records.record_batch import read_header
 from pidlease.kafka.records.writer_batch import Writer, stamp
 from pidlease.log.kafka import kafka_partition_log as module
 from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog, Upstream, Writers
 from pidlease.log.ports import Forwarded, NewBatch
-from pidlease.storage.errors import LogStoppedError
+from pidlease.storage.errors import DamagedLogError, LogStoppedError, OffsetRangeError
 from pidlease.storage.io_pool import IoPool
 from tests.kafka_listener.batches import identified
 from tests.sim.batches import make_batch, simple
@@ -269,3 +272,55 @@ async def test_an_unexpected_code_is_logged() -> None:
                 )
         unexpected = [each for each in lines if "unexpected" in each["event"]]
         assert [each["code"] for each in unexpected] == [999]
+
+
+@pytest.mark.usefixtures("no_rests")
+async def test_a_reader_gets_what_is_committed_and_the_present_end() -> None:
+    aborted = make_batch([b"x"] * 2, pid=7, epoch=0, first=0, in_transaction=True)
+    async with partition(0) as (log, upstream):
+        upstream.fetched += (
+            UpstreamAwayError("away"),
+            FetchedRecords(0, 9, 0, bytes(aborted) + at(2, 1), 3, [(7, 0)]),
+        )
+        part = await log.read_committed(0, 100)
+        headers = [header for header, _ in batches_in(bytes(part.data))]
+        assert [(each.last_offset, each.records) for each in headers] == [(1, 0), (2, 1)]
+        assert (part.end_offset, log.stable_offset, log.end_offset) == (3, 3, 9)
+        assert upstream.isolations == [READ_COMMITTED] * 2
+
+
+async def test_the_error_about_an_offset_has_the_present_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have deleted records, or the log may have grown meanwhile."""
+    async with partition(3) as (log, upstream):
+
+        async def range_of(_: TopicPartition) -> tuple[int, int]:
+            return 5, 8
+
+        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        upstream.fetched.append(FetchedRecords(OFFSET_OUT_OF_RANGE, -1, -1, b""))
+        with pytest.raises(OffsetRangeError) as refused:
+            await log.read_committed(2, 100)
+        assert (refused.value.start, refused.value.end) == (5, 8)
+        upstream.fetched += (
+            FetchedRecords(OFFSET_OUT_OF_RANGE, -1, -1, b""), FetchedRecords(0, 8, 5, b"", 8),
+        )  # fmt: skip
+        assert (await log.read_committed(8, 100)).end_offset == 8
+
+
+async def test_a_replay_passes_over_old_formats_but_not_over_damage() -> None:
+    builder = LegacyRecordBatchBuilder(1, 0, 1 << 20)
+    for offset in range(3):
+        builder.append(offset, timestamp=0, key=None, value=b"old")
+    old = bytes(builder.build())
+    flipped = bytearray(at(3, 1))
+    flipped[16] = 1  # the format, which no CRC covers
+    async with partition(9) as (log, upstream):
+        upstream.fetched.append(FetchedRecords(0, 4, 0, old + at(3, 1)))
+        found = [each.header for some in [some async for some in log.batches_from(0, 4)]
+                 for each in some]  # fmt: skip
+        assert [each.base_offset for each in found] == [3]
+        upstream.fetched.append(FetchedRecords(0, 4, 0, old + flipped))
+        with pytest.raises(DamagedLogError, match="3: its CRC"):
+            _ = [some async for some in log.batches_from(0, 4)]
