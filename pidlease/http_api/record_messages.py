@@ -129,7 +129,12 @@ class NewRecord(Message):
     key: Content = None
     headers: list[RecordHeader] = Field(default_factory=list, fail_fast=True)
     timestamp_ms: Annotated[
-        int | None, Field(ge=0, le=NUMBER_MAX, description="null: the time of the append")
+        int | None,
+        Field(
+            ge=-_INT64_MAX - 1,
+            le=_INT64_MAX,
+            description="null: the time of the append; -1: the record has none",
+        ),
     ] = None
 
 

@@ -54,6 +54,7 @@ from proxy.http.errors import ready_engine, refusal
 from proxy.http.job_board import JobBoard, TooManyProcessesError
 from proxy.http.model_response import model_response
 from proxy.http.openapi import JSON_BODY, refusals
+from proxy.http.unique_keys import UniqueKeysRoute
 
 _INT64_MAX: Final = 2**63 - 1
 #: Searches for a time that run at once: each reads files.
@@ -105,7 +106,7 @@ def console_router(engine: Callable[[], Engine | None], sources: ConsoleSources)
     Parameters:
         engine: returns the engine; None while there is none yet.
     """
-    router = APIRouter(prefix="/v1", tags=["console"])
+    router = APIRouter(prefix="/v1", tags=["console"], route_class=UniqueKeysRoute)
 
     def ready() -> Engine:
         return ready_engine(engine)

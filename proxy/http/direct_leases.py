@@ -20,6 +20,7 @@ from proxy.http.lease_routes import LEASES_PATH, LeaseRoutes
 from proxy.http.record_responses import BodyAtStopError
 from proxy.http.request_batch import CONTENT_LENGTH, CONTENT_TYPE, append_headers, media_type
 from proxy.http.request_memory import IDLE_SECONDS, first_again
+from proxy.http.unique_keys import keys_and_objects
 
 #: The longest body that is read here; a topic's and a producer's name take 3 KB at most.
 _BODY_BYTES_MAX: Final = 4 << 10
@@ -90,7 +91,10 @@ def _wanted(message: Message) -> LeaseRequest | None:
     """Return what a request wants; None: its body is invalid, or did not come."""
     if message["type"] != "http.request" or message.get("more_body", False):
         return None
+    body = message.get("body", b"")
     try:
-        return LeaseRequest.model_validate_json(message.get("body", b""))
+        wanted = LeaseRequest.model_validate_json(body)
     except ValidationError:
         return None
+    # If a key is there twice, the framework's route refuses it.
+    return wanted if keys_and_objects(body) == (len(wanted.model_fields_set), 1) else None

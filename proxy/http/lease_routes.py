@@ -23,6 +23,7 @@ from proxy.http.forwarding_headers import FORWARDED
 from proxy.http.model_response import model_response
 from proxy.http.openapi import JSON_BODY, refusals
 from proxy.http.owner_requests import OwnerRequests
+from proxy.http.unique_keys import UniqueKeysRoute
 
 #: The route of a single lease.
 LEASES_PATH: Final = "/v1/leases"
@@ -65,7 +66,7 @@ class LeaseRoutes:
         self._engine: Final = engine
         self._owners: Final = owners
         self._cluster_id: Final = cluster_id
-        self.router: Final = APIRouter(tags=["leases"])
+        self.router: Final = APIRouter(tags=["leases"], route_class=UniqueKeysRoute)
         self.router.add_api_route(
             LEASES_PATH, self.lease, methods=["POST"], response_model=LeaseAnswer,
             operation_id="lease_pid", responses=_REFUSALS,

@@ -32,7 +32,7 @@ from pidlease.kafka.records.identity_header import (
     Identity,
     encode_identity,
 )
-from pidlease.kafka.records.record_batch import MAGIC
+from pidlease.kafka.records.record_batch import MAGIC, set_times
 from pidlease.storage.io_pool import IoPool
 from proxy.http.idempotency_header import by_key
 from proxy.http.record_responses import (
@@ -42,6 +42,7 @@ from proxy.http.record_responses import (
     ProducerFieldError,
     WrongTypeError,
 )
+from proxy.http.unique_keys import check_unique_keys, keys_and_objects
 
 #: The largest bodies to convert on the event loop: it takes one or two milliseconds.
 _JSON_INLINE_BYTES: Final = 8 << 10
@@ -56,6 +57,7 @@ _KEY: Final = IDEMPOTENCY_KEY.lower().encode()
 _NAMES: Final = frozenset((*_PRODUCER_KEYS, _KEY, CONTENT_LENGTH, CONTENT_TYPE, _CONTENT_ENCODING))
 _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 _INT64_MAX: Final = 2**63 - 1
+_NO_TIMESTAMP: Final = -1
 
 #: The headers of an append, each with its values.
 AppendHeaders = Mapping[bytes, Sequence[bytes]]
@@ -382,6 +384,8 @@ class BatchMaker:
     def _of_coded(
         self, unpack: _Unpack, convert: Convert, body: bytes | bytearray, named: Identity | None
     ) -> RequestBatch:
+        if not body:  # it is no gzip and no zstd, but its readers return nothing
+            raise CodedBodyError("the body is empty, and has a Content-Encoding")
         found = unpack(body, self._bytes_max + 1)
         if len(found) > self._bytes_max:
             raise BodyTooLongError(
@@ -406,6 +410,9 @@ class BatchMaker:
                 records.append(NewRecord.model_validate_json(line))
             except ValidationError as error:
                 raise _invalid(error, "records", number) from None
+        if not _has_unique_keys(body, records, 0, 0):
+            for number, line in enumerate(lines):
+                check_unique_keys(line, "records", number)
         return self._batch(records, named)
 
     def _of_json(self, body: bytes | bytearray, named: Identity | None) -> RequestBatch:
@@ -413,6 +420,8 @@ class BatchMaker:
             request = AppendRequest.model_validate_json(body)
         except ValidationError as error:
             raise _invalid(error) from None
+        if not _has_unique_keys(body, request.records, 1, len(request.model_fields_set)):
+            check_unique_keys(body)
         return self._batch(request.records, by_body(request, named))
 
     def _batch(self, records: Sequence[NewRecord], identity: Identity | None) -> RequestBatch:
@@ -427,15 +436,26 @@ class BatchMaker:
     def _build(self, records: Iterable[_Content], identity: Identity | None) -> bytearray:
         builder: Any = DefaultRecordBatchBuilder(MAGIC, 0, 0, -1, -1, -1, self._bytes_max)
         now_ms = time.time_ns() // 1_000_000
+        first = last = now_ms
+        shift = 0
         for number, (timestamp_ms, key, value, headers) in enumerate(records):
-            if identity is not None and number == 0:
-                headers.insert(0, (HEADER_KEY.decode(), encode_identity(identity)))
             time_ms = now_ms if timestamp_ms is None else timestamp_ms
-            if builder.append(number, time_ms, key, value, headers) is None:
+            if number == 0:
+                first = last = time_ms
+                # For aiokafka a first timestamp of -1 is none yet: the next one would replace it.
+                shift = int(time_ms == _NO_TIMESTAMP)
+                if identity is not None:
+                    headers.insert(0, (HEADER_KEY.decode(), encode_identity(identity)))
+            last = max(last, time_ms)
+            if not -_INT64_MAX <= time_ms - first <= _INT64_MAX - shift:
+                raise _too_far_apart(number)
+            if builder.append(number, time_ms + shift, key, value, headers) is None:
                 raise self._too_long()
         if builder.size() > self._bytes_max:
             raise self._too_long()
         data: bytearray = builder.build()
+        if first < 0 or last < 0:
+            set_times(data, first, last)
         return data
 
     def _too_long(self) -> BodyTooLongError:
@@ -456,6 +476,34 @@ def _of_key(
     if named is not None:
         named = named._replace(last=digest_of(kind, body))
     return convert(body, named)
+
+
+def _has_unique_keys(
+    body: bytes | bytearray, records: Sequence[NewRecord], others: int, keys: int
+) -> bool:
+    """Whether a valid body has as many keys as its messages: then no object has one twice.
+
+    Parameters:
+        others: the objects around the records.
+        keys: the keys of these.
+    """
+    objects = others + len(records)
+    for record in records:
+        keys += len(record.model_fields_set)
+        if record.headers:
+            objects += len(record.headers)
+            keys += sum(len(header.model_fields_set) for header in record.headers)
+    if body.count(b":") == keys:  # none of them in a string, nor of a base64
+        return True
+    found_keys, found_objects = keys_and_objects(body)
+    # All other objects are {"base64": ...}.
+    return found_keys == keys + found_objects - objects
+
+
+def _too_far_apart(number: int) -> RequestValidationError:
+    text = "is too far from the first record's timestamp_ms: a batch has differences of 63 bits"
+    where = ("body", "records", number, "timestamp_ms")
+    return RequestValidationError([{"loc": where, "type": "", "msg": text}])
 
 
 def _invalid(error: ValidationError, *where: str | int) -> RequestValidationError:

@@ -21,6 +21,7 @@ from proxy.http.current_caller import note_change
 from proxy.http.errors import ready_engine, refusal
 from proxy.http.openapi import JSON_BODY, refusals
 from proxy.http.owner_requests import OwnerRequests, OwnerUnreachableError
+from proxy.http.unique_keys import UniqueKeysRoute
 from proxy.security.acls import CLUSTER_NAME
 
 #: How long a drain waits for the last slot. Slots move in milliseconds.
@@ -47,7 +48,7 @@ def server_router(engine: Callable[[], Engine | None], owners: OwnerRequests) ->
         engine: returns the engine; None while there is none yet.
         owners: sends a change on to another member.
     """
-    router = APIRouter(prefix="/v1/servers", tags=["operations"])
+    router = APIRouter(prefix="/v1/servers", tags=["operations"], route_class=UniqueKeysRoute)
 
     def shared() -> SharedCluster:
         found = ready_engine(engine).shared_cluster

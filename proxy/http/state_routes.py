@@ -23,6 +23,7 @@ from pidlease.storage.errors import LogError
 from pidlease.storage.state_updates import FeedRequest
 from proxy.http.errors import ready_engine
 from proxy.http.server_routes import NotSharedError
+from proxy.http.unique_keys import UniqueKeysRoute
 
 #: Of an Arrow stream.
 _MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
@@ -34,7 +35,7 @@ def state_router(engine: Callable[[], Engine | None]) -> APIRouter:
     Parameters:
         engine: returns the engine; None while there is none yet.
     """
-    router = APIRouter()
+    router = APIRouter(route_class=UniqueKeysRoute)
 
     def feeds() -> StateFeeds:
         found = ready_engine(engine).feeds

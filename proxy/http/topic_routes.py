@@ -43,6 +43,7 @@ from pidlease.storage.topics.topic_store import Topic
 from proxy.http.current_caller import may_see, note_change, require, require_create
 from proxy.http.errors import ready_engine, ready_topics, refusal
 from proxy.http.openapi import JSON_BODY, refusals
+from proxy.http.unique_keys import UniqueKeysRoute
 from proxy.security.acls import CLUSTER_NAME, Operation, ResourceKind
 from proxy.security.authorizer import Right
 
@@ -118,7 +119,7 @@ def topic_router(
         engine: returns the engine; None while there is none yet.
         topic_admin: creates and deletes topics.
     """
-    router = APIRouter(prefix="/v1", tags=["topics"])
+    router = APIRouter(prefix="/v1", tags=["topics"], route_class=UniqueKeysRoute)
     changes = BoundedChanges()
 
     def ready() -> Engine:

@@ -432,3 +432,33 @@ async def test_the_policy_of_what_is_stored(tmp_path: Path) -> None:
         await here.append({**values("a"), **lease, "first_sequence": 0})
         appended = here.partition.counts.appended
         assert [appended[each] for each in (0, Policy.EPOCH, Policy.STRICT)] == [1, 1, 1]
+
+
+_INT64 = (-(2**63), 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [[-1], [-1, 5, -1], [5, -1], [-1, -1, 2**62], [2**53, -5, -1], [-5, -7], [0, 2**62, -(2**62)],
+     *([each] for each in _INT64)],
+)  # fmt: skip
+async def test_what_is_read_can_be_written(tmp_path: Path, times: list[int]) -> None:
+    """Kafka's clients may give any time, or none."""
+    async with door(tmp_path) as here:
+        written = {"records": [{"value": "a", "timestamp_ms": each} for each in times]}
+        for _ in range(2):
+            assert (await here.append(written))[0] == 200
+            _, page = await here.read(offset=0)
+            assert [each["timestamp_ms"] for each in page["records"][-len(times) :]] == times
+            records = [{**each} for each in page["records"][: len(times)]]
+            for each in records:
+                del each["offset"]
+            written = {"records": records}
+
+
+async def test_times_that_are_too_far_apart(tmp_path: Path) -> None:
+    async with door(tmp_path) as here:
+        for first, second in (_INT64, _INT64[::-1], (-1, 2**63 - 1)):
+            records = [{"value": "a", "timestamp_ms": each} for each in (first, second)]
+            status, answer = await here.append({"records": records})
+            assert (status, answer["field"]) == (400, "records.1.timestamp_ms"), answer

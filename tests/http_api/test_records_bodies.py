@@ -138,3 +138,14 @@ async def test_what_is_no_gzip_is_refused(tmp_path: Path) -> None:
             status, answer = await here.raw(body, {**RAW, **GZIP})
             assert (status, answer["code"], answer["field"]) == (400, "invalid_request", "body")
         assert (await here.records()).log_end == 0
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+async def test_an_empty_body_is_no_compressed_one(tmp_path: Path, coding: str) -> None:
+    """Once it was stored as an empty record."""
+    async with door(tmp_path) as here:
+        status, answer = await here.raw(b"", {**RAW, "content-encoding": coding})
+        assert (status, answer["field"]) == (400, "body"), answer
+        assert (await here.records()).log_end == 0
+        assert (await here.raw(b"", {**RAW, "content-encoding": "identity"}))[0] == 200
+        assert [each.value for each in (await here.records()).records] == [b""]

@@ -1,4 +1,4 @@
-"""Broken idempotency keys: bodies, keys in flight, the scope, the capacity."""
+"""Broken bodies of HTTP, and idempotency keys: keys in flight, the scope, the capacity."""
 
 from typing import Final
 
@@ -11,6 +11,8 @@ _TESTS: Final = "tests/http_api/test_idempotency_key.py"
 _OTHER: Final = f"{_TESTS}::test_another_body_is_refused"
 _ADDED: Final = f"{_TESTS}::test_a_key_is_known_after_partitions_were_added"
 _CAPACITY: Final = f"{_TESTS}::test_keys_have_a_capacity_of_their_own"
+_BATCH: Final = "proxy/http/request_batch.py"
+_UNIQUE: Final = "tests/http_api/test_unique_keys.py"
 
 IDEMPOTENCY: Final = (
     Mutant(
@@ -75,5 +77,33 @@ IDEMPOTENCY: Final = (
         "        gone += self.keys.expire(self._clock_ms(), self._stays_until_ms)\n",
         "",
         (_CAPACITY,),
+    ),
+    Mutant(
+        "a key that is twice in a body of records drops the first value",
+        _BATCH,
+        "        if not _has_unique_keys(body, request.records, 1, len(request.model_fields_set)):\n",
+        "        if False:\n",
+        (_UNIQUE,),
+    ),
+    Mutant(
+        "a key that is twice in a body with an object of base64 is not noticed",
+        _BATCH,
+        "    return found_keys == keys + found_objects - objects\n",
+        "    return found_keys <= keys + found_objects\n",
+        (_UNIQUE,),
+    ),
+    Mutant(
+        "a lease with a key twice is granted ahead of the framework",
+        "proxy/http/direct_leases.py",
+        " if keys_and_objects(body) == (len(wanted.model_fields_set), 1) else None\n",
+        "\n",
+        (_UNIQUE,),
+    ),
+    Mutant(
+        "a first record without a time gets the time of the second one",
+        _BATCH,
+        "                shift = int(time_ms == _NO_TIMESTAMP)\n",
+        "                shift = 0\n",
+        ("tests/http_api/test_records_append.py::test_what_is_read_can_be_written",),
     ),
 )

@@ -34,7 +34,7 @@ _log = Logger(__name__)
 
 
 class WatchedLog(Protocol):
-    """A partition whose readers wait."""
+    """A partition with readers that wait."""
 
     @property
     def stable_offset(self) -> int:

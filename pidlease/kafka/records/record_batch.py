@@ -26,6 +26,10 @@ _LEADER_EPOCH_AT: Final = 12
 LENGTH_AT: Final = 8
 #: The position of the CRC.
 CRC_AT: Final = 17
+_CRC: Final = struct.Struct(">I")
+#: The position of the base and the maximum timestamp.
+_TIMES_AT: Final = 27
+_TIMES: Final = struct.Struct(">qq")
 #: The position of producer id, producer epoch and base sequence.
 PRODUCER_AT: Final = 43
 #: The position of the attributes, where the bytes covered by the CRC begin.
@@ -249,6 +253,12 @@ def check_from_client(header: BatchHeader) -> None:
         raise InvalidBatchError("only a broker marks timestamps as the log's own")
     if attributes & CODEC_BITS >= len(CODECS):
         raise InvalidBatchError(f"compression type {attributes & CODEC_BITS} is not known")
+
+
+def set_times(data: bytearray, base: int, maximum: int) -> None:
+    """Set a batch's base and maximum timestamp, with a new CRC; the records have differences."""
+    _TIMES.pack_into(data, _TIMES_AT, base, maximum)
+    _CRC.pack_into(data, CRC_AT, crc32c(memoryview(data)[CRC_FROM:]))
 
 
 def place(data: bytearray | memoryview, offset: int) -> None:

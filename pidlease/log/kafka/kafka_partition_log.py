@@ -556,7 +556,7 @@ def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
     """Return the producer ids under which records name a producer, although no writer is known."""
     view = memoryview(data)
     found: set[int] = set()
-    with suppress(CorruptBatchError):  # who applies the batches reports it
+    with suppress(CorruptBatchError):  # applying the batches reports it
         for entry in entries_in(view):
             if entry.is_old:
                 continue

@@ -47,7 +47,7 @@ class Span(NamedTuple):
     end: int
 
 
-#: The end of a part whose log has other writers: only a read says how far it goes.
+#: The end of a part, if its log has other writers: only a read says how far it goes.
 UNKNOWN_END: Final = sys.maxsize
 
 #: The partition of a read, its first offset and the one after its last, the most bytes, and whether

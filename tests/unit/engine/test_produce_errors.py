@@ -85,7 +85,8 @@ def test_what_kafka_says_of_records_reaches_the_outcome() -> None:
     outcome = not_taken(answer)
     assert outcome.record_errors == errors
     assert (
-        outcome.reason == "Kafka answers INVALID_RECORD (87): invalid; record 1: no key; record 4: no"
+        outcome.reason
+        == "Kafka answers INVALID_RECORD (87): invalid; record 1: no key; record 4: no"
     )
 
 
