@@ -456,7 +456,7 @@ class LogStore(Protocol):
         """
 
     def check_place(self) -> None:
-        """Stop the partitions whose files are not where they were, and note a loss of all."""
+        """Stop the partitions with files that are not where they were, and note a loss of all."""
         return
 
     def close(self) -> None:

@@ -195,7 +195,7 @@ class TopicTable:
         await self._pool.run(self._store.check_owned)
 
     async def check_place(self) -> None:
-        """Stop the partitions whose files are not where they were."""
+        """Stop the partitions with files that are not where they were."""
         await self._pool.run(self._store.check_place)
 
     async def settle(self) -> None:

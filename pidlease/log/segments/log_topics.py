@@ -37,7 +37,7 @@ def folder_name(topic: str, number: int) -> str:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """Return the partition whose folder has a name; None: none has."""
+    """Return the partition that a folder is named for; None: it is named for none."""
     topic, _, number = folder.rpartition("-")
     if not topic or not number.isdecimal() or folder_name(topic, int(number)) != folder:
         return None
