@@ -91,7 +91,7 @@ class Lock(Protocol):
         """Release the lock."""
 
     def is_lost(self) -> bool:
-        """Whether the lock's file was removed, moved or replaced: it keeps no process out any more."""
+        """Whether the lock's file was removed, moved or replaced: it keeps no process out."""
 
 
 class Files(Protocol):
