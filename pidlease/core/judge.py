@@ -8,7 +8,7 @@ import enum
 from typing import Final, NamedTuple
 
 from pidlease.core.rules import Rules, Start
-from pidlease.core.state import UNKNOWN_CRC, Batch, ProducerState, next_sequence, span
+from pidlease.core.state import Batch, ProducerState, differ, next_sequence, span
 
 
 @enum.unique
@@ -152,7 +152,7 @@ def _judge_numbers(rules: Rules, state: ProducerState, batch: Batch) -> Verdict:
     expected = next_sequence(rules, state.high)
     for appended in state.batches:
         if appended.first == first and appended.last == last:
-            differs = crc not in (appended.crc, UNKNOWN_CRC) and appended.crc != UNKNOWN_CRC
+            differs = differ(crc, appended.crc)
             return Verdict(Kind.DUPLICATE, offset=appended.offset, differs=differs)
     if first == expected:
         return ADMIT

@@ -11,8 +11,10 @@ from pidlease.core.rules import Rules, Start
 #: How many batches a producer may have in flight and still get its offset back on a retry
 #: (KIP-98; max.in.flight.requests.per.connection of an idempotent Kafka producer is at most 5).
 BATCHES_KEPT: Final = 5
-#: Stands for an unknown CRC: the log holds the batch as a part of another one.
+#: Stands for an unknown CRC: the log holds the batch as a part of another one, or has rewritten it.
 UNKNOWN_CRC: Final = 0xFFFFFFFF
+#: From this bit on, a CRC has the batch's codec instead; UNKNOWN_CRC has the bits of no codec.
+CRC_CODEC_FROM: Final = 29
 
 
 class Batch(NamedTuple):
@@ -23,7 +25,8 @@ class Batch(NamedTuple):
         first: sequence of its first record.
         last: sequence of its last record; smaller than `first` where the numbers wrap.
         records: how many records are in it.
-        crc: CRC-32C of its bytes, to notice other content under the same numbers; or UNKNOWN_CRC.
+        crc: of its bytes and its codec, to notice other content under the same numbers (`differ`);
+            or UNKNOWN_CRC.
     """
 
     generation: int
@@ -31,6 +34,14 @@ class Batch(NamedTuple):
     last: int
     records: int
     crc: int = 0
+
+
+def differ(one: int, other: int) -> bool:
+    """Return whether the CRCs of two batches show that their contents differ.
+
+    Kafka may compress a batch anew with another codec; then they show nothing.
+    """
+    return one != other and not (one ^ other) >> CRC_CODEC_FROM
 
 
 class Appended(NamedTuple):

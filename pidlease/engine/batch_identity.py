@@ -6,7 +6,7 @@ from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import Batch
 from pidlease.kafka.records.identity_header import Identity
-from pidlease.kafka.records.record_batch import BatchHeader
+from pidlease.kafka.records.record_batch import BatchHeader, comparable_crc
 from pidlease.kafka.records.writer_batch import LoggedBatch
 
 
@@ -26,7 +26,8 @@ def batch_of(header: BatchHeader) -> Batch:
     """Return the identity of a batch of policy kafka, from its header alone."""
     first = header.base_sequence
     last = (first + header.last_offset_delta) & 0x7FFFFFFF
-    return Batch(header.producer_epoch, first, last, header.records, header.crc)
+    crc = comparable_crc(header, header.crc)
+    return Batch(header.producer_epoch, first, last, header.records, crc)
 
 
 def identified(identity: Identity, header: BatchHeader, crc: int) -> Batch:

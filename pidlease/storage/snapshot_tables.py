@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pidlease.core.packed import NARROW, WIDE, Layout, Packed, layout_of
 from pidlease.core.pid import POLICY_SHIFT
 from pidlease.core.producer_names import ProducerNames, is_stand_in
-from pidlease.core.rules import EPOCH, KAFKA, Rules, rules_of
+from pidlease.core.rules import EPOCH, Rules, rules_of
 from pidlease.core.state import BATCHES_KEPT, UNKNOWN_CRC
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.storage.snapshot_rows import (
@@ -317,8 +317,8 @@ def read_producers(
         tables: the file's content, in parts.
         partitions: those of the offset vector; each gets an entry, possibly an empty one.
         names: gets the producer ids of policy epoch.
-        crcs_are_comparable: False: an older server computed the CRCs of the writer's batches
-            differently, so they are left out.
+        crcs_are_comparable: False: an older server computed the CRCs differently, so they are left
+            out.
 
     Raises:
         SnapshotError: a row's partition is not in the offset vector, or its state is impossible.
@@ -381,8 +381,7 @@ def _pack_rows(
             raise SnapshotError(f"PID {pids[policies.index(policy)]} belongs to no policy")
         if not 1 <= count <= BATCHES_KEPT:
             raise SnapshotError(f"a producer with {count} batches")
-        keeps_crcs = crcs_are_comparable or rules is KAFKA
-        packed = _pack_alike(rules, count, alike, keeps_crcs=keeps_crcs)
+        packed = _pack_alike(rules, count, alike, keeps_crcs=crcs_are_comparable)
         if len(kinds) == 1:
             return packed
         for row, state in zip(rows, packed, strict=True):

@@ -49,8 +49,8 @@ __all__ = [
 
 #: 2: producers have a producer_id.
 FORMAT_VERSION: Final = 2
-#: How the CRCs of the writer's batches were computed; 2: by `writer_batch.crc_of_send`.
-_CRC_RULE: Final = 2
+#: How the CRCs of batches were computed; 3: `record_batch.comparable_crc` has their form.
+_CRC_RULE: Final = 3
 _PREFIX: Final = "snapshot-"
 _MANIFEST: Final = "manifest.json"
 _PRODUCERS: Final = "producers.parquet"
@@ -69,7 +69,7 @@ class Manifest:
         offset_vector: for each partition, up to which offset the log is applied.
         rows: file name -> number of rows.
         checksums: file name -> (bytes, CRC-32C).
-        crc_rule: how the CRCs of the writer's batches were computed.
+        crc_rule: how the CRCs of batches were computed.
     """
 
     number: int

@@ -14,7 +14,7 @@ from pidlease.core.judge import Kind as Judged
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.rules import rules_of
-from pidlease.core.state import UNKNOWN_CRC, Appended, Batch, ProducerState, fold
+from pidlease.core.state import Appended, Batch, ProducerState, differ, fold
 from pidlease.engine.batch_identity import identity_of
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.storage.snapshots import LeaseRow
@@ -149,7 +149,7 @@ def _ends_with(batches: tuple[Appended, ...], end: tuple[Appended, ...]) -> bool
 def _same(some: tuple[Appended, ...], others: tuple[Appended, ...]) -> bool:
     """Return whether batches are equal, as far as their CRCs are known."""
     return len(some) == len(others) and all(
-        one[:3] == other[:3] and (one.crc == other.crc or UNKNOWN_CRC in (one.crc, other.crc))
+        one[:3] == other[:3] and not differ(one.crc, other.crc)
         for one, other in zip(some, others, strict=True)
     )
 

@@ -36,6 +36,7 @@ from pidlease.kafka.records.record_batch import (
     InvalidBatchError,
     check_from_client,
     check_intact,
+    no_batch,
     read_from_client,
     read_header,
 )
@@ -530,8 +531,8 @@ class ProduceApi:
             check_intact(header, data)
             check_from_client(header)
         except CorruptBatchError as error:
-            if not data:
-                raise _RefusedError(ErrorCode.invalid_record, "no batch at all") from None
+            if reason := no_batch(data):
+                raise _RefusedError(ErrorCode.invalid_record, reason) from None
             raise _RefusedError(ErrorCode.corrupt_message, str(error)) from None
         except InvalidBatchError as error:
             raise _RefusedError(ErrorCode.invalid_record, str(error)) from None

@@ -8,9 +8,10 @@ import asyncio
 import random
 import struct
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from tests.kafka_listener.batches import batch, changed, records_of
 from tests.kafka_listener.bodies import plain, spoilt
@@ -68,6 +69,13 @@ async def bystander(server: Server) -> AsyncIterator[Bystander]:
         await calm.finish()
 
 
+def _message(magic: int) -> bytes:
+    """A message of an old format, shorter than a header of format 2."""
+    builder: Any = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
+    assert builder.append(0, 1_700_000_000_000, b"k", b"v")
+    return bytes(builder.build())
+
+
 _BROKEN_BATCHES: Final[dict[str, tuple[bytes, int, str]]] = {
     "bad crc": (_GOOD[:-1] + b"!", 2, "CRC"),
     "wrong crc field": (changed(_GOOD, fix_crc=False, records=3, max_timestamp=1), 2, "CRC"),
@@ -80,13 +88,20 @@ _BROKEN_BATCHES: Final[dict[str, tuple[bytes, int, str]]] = {
     "negative records": (changed(_GOOD, records=-1, last_offset_delta=-2), 87, "-1 records"),
     "two batches": (_GOOD + batch([b"second"]), 87, "one batch"),
     "a byte too many": (_GOOD + b"\0", 87, "one batch"),
-    "truncated": (_GOOD[:-5], 2, "bytes"),
-    "truncated in the header": (_GOOD[:40], 2, "header"),
-    "one byte": (b"\0", 2, "header"),
+    # The codes from here on are those of Kafka 4.1.
+    "truncated": (_GOOD[:-5], 87, "cut off"),
+    "truncated in the header": (_GOOD[:40], 87, "cut off"),
+    "one byte": (b"\0", 87, "no batch"),
+    "nothing but zeros": (bytes(20), 2, "header"),
+    "a short message of format 0": (_message(0), 87, "format 0"),
+    "a short message of format 1": (_message(1), 87, "format 1"),
+    "a short message, damaged": (_message(1)[:-1] + b"!", 87, "format 1"),
+    "a short message, cut off": (_message(1)[:-1], 87, "cut off"),
+    "a short message, before its format": (_message(1)[:16], 87, "cut off"),
     "empty": (b"", 87, "no batch"),
     "negative length": (changed(_GOOD, batch_length=-1), 87, "one batch"),
     "length below the header": (changed(_GOOD, batch_length=10), 87, "one batch"),
-    "huge length": (changed(_GOOD, batch_length=2**31 - 1), 2, "bytes"),
+    "huge length": (changed(_GOOD, batch_length=2**31 - 1), 87, "cut off"),
     "control": (changed(_GOOD, attributes=0x20), 87, "control"),
     "transactional": (changed(_GOOD, attributes=0x10), 87, "transactional"),
     "unknown codec": (changed(_GOOD, attributes=5), 87, "compression type 5"),

@@ -274,8 +274,8 @@ UPSTREAM: Final = (
     Mutant(
         "CRCs of an older rule are compared",
         "pidlease/storage/snapshot_tables.py",
-        "        keeps_crcs = crcs_are_comparable or rules is KAFKA\n",
-        "        keeps_crcs = True\n",
+        "keeps_crcs=crcs_are_comparable)\n",
+        "keeps_crcs=True)\n",
         ("tests/unit/storage/test_snapshots.py",),
     ),
     Mutant(
@@ -284,6 +284,27 @@ UPSTREAM: Final = (
         "            if oldest.write is not None:\n",
         "            if oldest.write is not None and len(self._causes) > self._causes_max:\n",
         (_LINES,),
+    ),
+    Mutant(
+        "batches of different codecs are compared",
+        "pidlease/core/state.py",
+        "    return one != other and not (one ^ other) >> CRC_CODEC_FROM\n",
+        "    return one != other and UNKNOWN_CRC not in (one, other)\n",
+        ("tests/unit/kafka/test_record_batch.py",),
+    ),
+    Mutant(
+        "a compacted batch has the CRC of its sender",
+        "pidlease/kafka/records/record_batch.py",
+        "        or header.records != header.last_offset_delta + 1\n    ):\n        return UNKNOWN",
+        "    ):\n        return UNKNOWN",
+        ("tests/unit/kafka/test_record_batch.py",),
+    ),
+    Mutant(
+        "a short message of an old format is damage",
+        "proxy/kafka/produce_api.py",
+        "            if reason := no_batch(data):\n",
+        "            if (reason := no_batch(data)) and not data:\n",
+        ("tests/kafka_listener/test_bad_input.py",),
     ),
     Mutant(
         "what Kafka says of records is lost",

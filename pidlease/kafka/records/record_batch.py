@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from pidlease.core.buffer import Buffer
+from pidlease.core.state import CRC_CODEC_FROM, UNKNOWN_CRC
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">q")
@@ -22,6 +23,9 @@ HEADER_BYTES: Final = _HEADER.size  # 61
 #: The bytes before those that `batch_length` counts: the base offset and the length itself.
 LENGTH_PREFIX_BYTES: Final = 12
 _LEADER_EPOCH_AT: Final = 12
+_LENGTH: Final = struct.Struct(">i")
+#: No message of any format is shorter (LegacyRecord.RECORD_OVERHEAD_V0).
+_LENGTH_MIN: Final = 14
 #: The position of the batch length.
 LENGTH_AT: Final = 8
 #: The position of the CRC.
@@ -43,9 +47,13 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 #: The attribute bits of the compression type.
 CODEC_BITS: Final = 0x07
+#: The bits of a CRC beside those of the codec.
+_CRC_BITS: Final = (1 << CRC_CODEC_FROM) - 1
 _LOG_APPEND_TIME_BIT: Final = 0x08
 _TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
+#: Set by compaction, with a time in the place of the base timestamp (KIP-534).
+_DELETE_HORIZON_BIT: Final = 0x40
 #: The attribute bits that only a broker sets, or that need a broker with transactions.
 _BROKERS_BITS: Final = _LOG_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT
 #: A record without key, value and headers: seven fields of a byte.
@@ -107,6 +115,29 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta
 
 
+def comparable_crc(header: BatchHeader, crc: int) -> int:
+    """Return a batch's CRC in the form in which it is compared with that of a duplicate (ADR 21).
+
+    Its highest bits are the codec, because Kafka compresses a batch anew where `compression.type`
+    is another codec. Batches of different codecs are not compared (`core.state.differ`).
+
+    Parameters:
+        header: the batch's header, of a client or of the log.
+        crc: of the batch.
+
+    Returns:
+        UNKNOWN_CRC: the log has rewritten the batch. It has set its own time, or compaction has
+        removed records, or has noted when it may remove others.
+    """
+    attributes = header.attributes
+    if (
+        attributes & (_LOG_APPEND_TIME_BIT | _DELETE_HORIZON_BIT)
+        or header.records != header.last_offset_delta + 1
+    ):
+        return UNKNOWN_CRC
+    return crc & _CRC_BITS | (attributes & CODEC_BITS) << CRC_CODEC_FROM
+
+
 #: Makes a NamedTuple from its fields without a call of a Python function.
 _new_tuple: Final[Callable[[type[BatchHeader], tuple[int, ...]], BatchHeader]] = tuple.__new__
 
@@ -155,6 +186,28 @@ def read_from_client(data: Buffer) -> BatchHeader | None:
     ):
         return None
     return header
+
+
+def no_batch(data: Buffer) -> str:
+    """Return why bytes hold no whole batch of format 2; empty: they do, if perhaps a damaged one.
+
+    As Kafka's ByteBufferLogInputStream and ProduceRequest.validateRecords decide it: what ends too
+    early is no batch, and only a length or a CRC that is wrong is damage.
+
+    Parameters:
+        data: a partition's records in a Produce of version 3 or above.
+    """
+    size = len(data)
+    if size < LENGTH_PREFIX_BYTES:
+        return f"{size} bytes are no batch" if size else "no batch at all"
+    (length,) = _LENGTH.unpack_from(data, LENGTH_AT)
+    if length < _LENGTH_MIN:
+        return ""
+    due = length + LENGTH_PREFIX_BYTES
+    if size < max(due, CRC_AT):
+        return f"a batch of {due} bytes, cut off after {size}"
+    magic = memoryview(data)[CRC_AT - 1]
+    return f"record format {magic}; only {MAGIC} is taken" if magic < MAGIC else ""
 
 
 class WholeBatches(NamedTuple):

@@ -17,7 +17,13 @@ from pidlease.core.buffer import Buffer
 from pidlease.core.pid import Policy, make_pid
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import Identity, IdentityError
-from pidlease.kafka.records.record_batch import CRC_AT, CRC_FROM, PRODUCER_AT, BatchHeader
+from pidlease.kafka.records.record_batch import (
+    CRC_AT,
+    CRC_FROM,
+    PRODUCER_AT,
+    BatchHeader,
+    comparable_crc,
+)
 from pidlease.storage.errors import UnidentifiedBatchError
 
 #: The writer's PID in all partitions of the embedded log.
@@ -90,7 +96,7 @@ def crc_of_send(header: BatchHeader, data: Buffer) -> int:
 
     It depends on the batch alone, so it is the same at the append and in a replay. It does not
     cover the writer's numbers, nor the batch's two timestamps if they are equal: then all records
-    have one timestamp, which a server may have set (ADR 21).
+    have one timestamp, which a server may have set (ADR 21). Its form is that of `comparable_crc`.
 
     Parameters:
         header: the batch's header, as it is in `data`.
@@ -98,11 +104,13 @@ def crc_of_send(header: BatchHeader, data: Buffer) -> int:
     """
     view = memoryview(data)
     if header.base_timestamp == header.max_timestamp:
-        return crc32c(view[_PRODUCER_END:], crc32c(view[CRC_FROM:_TIMES_AT]))
-    if header[9:12] == _EMBEDDED_HEADER:
-        return header.crc
-    crc = crc32c(view[CRC_FROM:PRODUCER_AT])
-    return crc32c(view[_PRODUCER_END:], crc32c(_EMBEDDED_NUMBERS, crc))
+        crc = crc32c(view[_PRODUCER_END:], crc32c(view[CRC_FROM:_TIMES_AT]))
+    elif header[9:12] == _EMBEDDED_HEADER:
+        crc = header.crc
+    else:
+        crc = crc32c(_EMBEDDED_NUMBERS, crc32c(view[CRC_FROM:PRODUCER_AT]))
+        crc = crc32c(view[_PRODUCER_END:], crc)
+    return comparable_crc(header, crc)
 
 
 def is_marker_of(header: BatchHeader, writer: Writer | None) -> bool:

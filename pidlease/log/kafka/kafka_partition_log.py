@@ -26,7 +26,6 @@ from typing_extensions import override
 
 from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.backoff import Backoff
-from pidlease.core.state import UNKNOWN_CRC
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.end_watch import EndWatch
@@ -572,10 +571,7 @@ def _unknown_writers(data: bytes, writers: Container[int]) -> set[int]:
 def sends_of(header: BatchHeader, data: memoryview, writers: Container[int]) -> list[LoggedBatch]:
     """Return the clients' batches within a batch of the log, with the CRCs to judge them by."""
     try:
-        found = logged(header, data, writers)
-        if header.is_log_append_time:  # Kafka has set its own timestamp, and so another CRC
-            found = found._replace(header=header._replace(crc=UNKNOWN_CRC))
-        return list(parted(found, data))
+        return list(parted(logged(header, data, writers), data))
     except UnidentifiedBatchError as error:
         # Another program wrote it under a writer's id: its producer is unknown.
         LINES.write(_log, "error", "a batch of a writer does not name its producer",

@@ -18,7 +18,7 @@ from pidlease.core.judge import Age, Verdict, judge
 from pidlease.core.judge import Kind as Judged
 from pidlease.core.pid import POLICY_SHIFT
 from pidlease.core.rules import Rules, Start, rules_of
-from pidlease.core.state import UNKNOWN_CRC, Batch, ProducerState, fold, next_sequence, span
+from pidlease.core.state import UNKNOWN_CRC, Batch, ProducerState, differ, fold, next_sequence, span
 from pidlease.core.topic_partition import TopicPartition
 
 DUPLICATE: Final = "duplicate"
@@ -311,5 +311,4 @@ def _equal(sent: LoggedSend) -> tuple[int, bool]:
     """Return the offset of the first send of an equal range (or -1), and whether it differs."""
     # The CRC covers the generation: that of another generation says nothing about the content.
     same = sent.equal_offset >= 0 and sent.equal_generation == sent.batch.generation
-    crcs = sent.batch.crc, sent.equal_crc
-    return sent.equal_offset, same and UNKNOWN_CRC not in crcs and crcs[0] != crcs[1]
+    return sent.equal_offset, same and differ(sent.batch.crc, sent.equal_crc)

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pidlease.core.pid import Policy, policy_of
-from pidlease.core.state import UNKNOWN_CRC
 from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.first_record import find_identity
 from pidlease.kafka.records.identity_header import IdentityError
@@ -106,13 +105,14 @@ class _Rows:
 
     def _send(self, stored: StoredBatch, send: LoggedBatch, size: int) -> None:
         header, identity = send
-        pid, name, numbers = -1, "", (-1, -1, -1)
+        pid, name, numbers, crc = -1, "", (-1, -1, -1), header.crc
         if identity is not None:
             pid, name, *rest = identity[:5]
             numbers = (rest[0], rest[1], rest[2])
         elif policy_of(header.producer_id) is Policy.KAFKA:
             pid = header.producer_id
-            numbers = batch_of(header)[:3]
+            batch = batch_of(header)
+            numbers, crc = batch[:3], batch.crc
         previous: tuple[Any, ...] = (None, None, None)
         begins = False
         key = name or pid
@@ -123,7 +123,7 @@ class _Rows:
             self._last[key] = numbers
         self.rows.append((
             self._part.topic, self._part.partition, header.base_offset, header.last_offset,
-            header.records, pid, name, *numbers, header.crc, header.max_timestamp, size,
+            header.records, pid, name, *numbers, crc, header.max_timestamp, size,
             stored.position, stored.segment, *previous, begins, None, self._take_read_from(),
         ))  # fmt: skip
 
@@ -144,11 +144,8 @@ def sends_of(header: BatchHeader, data: memoryview, *, over_kafka: bool) -> list
         UnidentifiedBatchError: an identity is required, and missing.
     """
     pid = header.producer_id
-    policy = policy_of(pid)
-    if policy is Policy.KAFKA or pid < 0:
-        # Kafka may have replaced the timestamp and the CRC.
-        own = header.is_log_append_time
-        return [LoggedBatch(header._replace(crc=UNKNOWN_CRC) if own else header)]
+    if policy_of(pid) is Policy.KAFKA or pid < 0:
+        return [LoggedBatch(header)]
     if over_kafka:
         return _sends_over_kafka(header, data)
     if pid and pid != WRITER_PID:
@@ -169,5 +166,5 @@ def _sends_over_kafka(header: BatchHeader, data: memoryview) -> list[LoggedBatch
             return [LoggedBatch(header)]  # an idempotent Kafka producer
         raise UnidentifiedBatchError(f"offset {header.base_offset}: it has no header pidlease")
     # As a server with a Kafka-backed log validates it.
-    crc = UNKNOWN_CRC if header.is_log_append_time else crc_of_send(header, data)
+    crc = crc_of_send(header, data)
     return list(parted(LoggedBatch(header._replace(crc=crc), identity), data))

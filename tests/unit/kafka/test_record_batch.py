@@ -5,7 +5,10 @@ from random import Random
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from pidlease.core.state import UNKNOWN_CRC, differ
+from pidlease.engine.batch_identity import batch_of
 from pidlease.kafka.records.record_batch import (
+    CODECS,
     HEADER_BYTES,
     CorruptBatchError,
     InvalidBatchError,
@@ -168,3 +171,26 @@ def test_whole_batches_are_counted_and_a_cut_one_is_not() -> None:
     assert whole_batches(b"") == (0, 0, 0, -1)
     assert [whole_batches(data, before).end_offset for before in range(5)] == [-1, 2, 2, 3, 6]
     assert whole_batches(data, batches_max=2) == (two, 2, 3, 3)
+
+
+@pytest.mark.parametrize("codec", range(len(CODECS)))
+def test_a_retry_is_compared_with_what_the_log_kept(codec: int) -> None:
+    sent = read_header(changed(batch([b"one", b"two"], 2 << 48 | 1, 0, 0), attributes=codec))
+    other = sent._replace(crc=sent.crc ^ 0x80)
+    mine = batch_of(sent).crc
+    assert not differ(mine, batch_of(sent).crc)
+    assert differ(mine, batch_of(other).crc)
+    rewritten = {
+        "compressed anew": other._replace(attributes=(codec + 1) % len(CODECS)),
+        "its own time": other._replace(attributes=codec | 0x08),
+        "when tombstones go": other._replace(attributes=codec | 0x40),
+        "compacted": other._replace(records=1),
+        "all records removed": other._replace(records=0),
+    }
+    for how, header in rewritten.items():
+        assert not differ(mine, batch_of(header).crc), how
+        assert not differ(batch_of(header).crc, mine), how
+
+
+def test_no_codec_has_the_bits_of_an_unknown_crc() -> None:
+    assert not any(differ(UNKNOWN_CRC, codec) for codec in range(len(CODECS)))
