@@ -31,12 +31,14 @@ class PeerReport(NamedTuple):
         silent: the members that do not answer it.
         returning: the members that were silent, and answer again.
         abstains: whether it reaches fewer than half of the members.
+        topics: of the last change of topics by any member, as it knows.
     """
 
     version: int
     silent: Collection[int] = ()
     returning: Collection[int] = ()
     abstains: bool = False
+    topics: int = 0
 
 
 @dataclass(slots=True)

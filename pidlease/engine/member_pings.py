@@ -39,11 +39,12 @@ class PingOutcome(Protocol):
 class PingConnection(Protocol):
     """A connection to one member, which is kept open."""
 
-    def ping(self, version: int) -> None:
+    def ping(self, version: int, topics: int) -> None:
         """Ping the member, unless an earlier ping is in flight.
 
         Parameters:
             version: of this server's map.
+            topics: of the last change of topics that this server knows.
         """
 
     def close(self) -> None:
@@ -86,6 +87,10 @@ class MemberPings:
         self._members: Mapping[int, Member] = {}
         self._in_map: frozenset[int] = frozenset()
         self._version = -1
+        #: The last change of topics, by any member, that this server knows.
+        self._topics = 0
+        #: Called when another member has changed topics.
+        self.on_topics: Callable[[], None] = lambda: None
         #: The newest version of the map that another member has named since the last tick.
         self._heard_version = -1
         self._connections: Final[dict[int, tuple[Member, PingConnection]]] = {}
@@ -132,7 +137,7 @@ class MemberPings:
         targets = self._liveness.tick()
         self._keep_connections(targets)
         for node in targets:
-            self._connection(node).ping(self._version)
+            self._connection(node).ping(self._version, self._topics)
         self._compare()
         if self._heard_version > self._version:
             # Once a tick: a ping may name a version that does not exist.
@@ -163,6 +168,7 @@ class MemberPings:
         news = self._liveness.answered(node, report)
         if report is not None:
             self._heard_version = max(self._heard_version, report.version)
+            self._hear_topics(report.topics)
         if news:  # else a look at all members for each answer of each
             self._compare()
 
@@ -171,14 +177,29 @@ class MemberPings:
         self._liveness.refused(node)
         self._compare()
 
-    def answer(self, version: int) -> PeerReport:
+    def answer(self, version: int, topics: int) -> PeerReport:
         """Return the answer to a ping of another member.
 
         Parameters:
             version: of the other member's map.
+            topics: of the last change of topics that it knows.
         """
         self._heard_version = max(self._heard_version, version)
-        return self._liveness.report(self._version)
+        self._hear_topics(topics)
+        return self._liveness.report(self._version)._replace(topics=self._topics)
+
+    def topics_changed(self, now_ms: int) -> None:
+        """Note that this server has changed topics, for the other members.
+
+        Parameters:
+            now_ms: the time, in ms since 1970: a process that was started again counts on.
+        """
+        self._topics = max(self._topics + 1, now_ms)
+
+    def _hear_topics(self, topics: int) -> None:
+        if topics > self._topics:
+            self._topics = topics
+            self.on_topics()
 
     def _compare(self) -> None:
         """Act on members that have become silent, or answer again."""

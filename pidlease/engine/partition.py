@@ -61,9 +61,6 @@ from pidlease.storage.topics.topic_store import Topic
 
 #: How many former PIDs of a name are looked at: those before them have no state any more.
 _FORMERS_MAX: Final = 8
-#: The verdicts that a later read of the log could change, if other servers write to it, too.
-_HEARSAY: Final = frozenset((Kind.GAP, Kind.UNKNOWN, Kind.MALFORMED))
-
 #: The outcome of a batch while another server may have stored the preceding one.
 _OWNER_UNKNOWN: Final = Outcome(
     Status.FAILED,
@@ -212,9 +209,8 @@ class Partition:
             if not self._reads_on(pending, read):
                 self._reject(pending, rules.policy, after_failed(failed.first(pid)))
         elif verdict.kind is not Kind.ADMIT:
-            if verdict.kind in _HEARSAY and self._puts_off(rules, verdict, pending, read):
-                return
-            self._refuse(rules, pending, verdict)
+            if not self._puts_off(rules, verdict, pending, read):
+                self._refuse(rules, pending, verdict)
         elif gate is not None and self._is_kept_out(gate, pending, read):
             pass  # it has its outcome, or waits
         elif state is None and not self._leases.adopt(pid, self):
@@ -277,17 +273,24 @@ class Partition:
     def _puts_off(
         self, rules: Rules, verdict: Verdict, pending: Pending, read: AlreadyRead
     ) -> bool:
-        """Delay a refusal until everything is read that could contradict it.
+        """Delay a verdict until everything is read that could contradict it.
+
+        Other servers may write to the log. And it may be another one: its topic was deleted and
+        created again, or it has lost its end. Only what is appended shows that by itself.
 
         Returns:
             Whether the batch waits, or got a retriable error instead.
         """
         kind, pid = verdict.kind, pending.pid
+        if self._repeats_in_flight(rules, verdict, pending):
+            return False
         if kind is Kind.UNKNOWN and not read.pid_blocks and self._leases.unsure(pid):
             self._look_up(pending, read)
             return True
         if self._reads_on(pending, read):
             return True
+        if kind is Kind.DUPLICATE:
+            return False  # whoever owns the partition, the log has it
         if not self._knows_all_of(pid):
             self._note_failed(rules, pid, pending.batch)
             self._reject(pending, rules.policy, _OWNER_UNKNOWN)
@@ -296,6 +299,16 @@ class Partition:
             self._reject(pending, rules.policy, after_failed(verdict.expected))
             return True
         return False
+
+    def _repeats_in_flight(self, rules: Rules, verdict: Verdict, pending: Pending) -> bool:
+        """Return whether a batch repeats or straddles an unacknowledged one; it waits for that."""
+        pid = pending.pid
+        if verdict.kind not in (Kind.DUPLICATE, Kind.OVERLAP) or pid not in self._in_flight:
+            return False
+        durable = self.table.states.get(pid)
+        if durable is None:
+            return True
+        return judge_packed(rules, durable, pending.batch).kind is not Kind.DUPLICATE
 
     def _may_be_elsewhere(self, rules: Rules, pid: int) -> bool:
         """Return whether a producer's preceding batch may come again, from another server.
@@ -467,17 +480,15 @@ class Partition:
             reason = "what it straddles is not acknowledged yet; connect again, and send it again"
             self._reject(pending, rules.policy, Outcome(Status.FAILED, reason=reason))
             return
+        if in_flight and self._repeats_in_flight(rules, verdict, pending):
+            self.totals.joined += 1
+            first = original(in_flight, batch)
+            if first.retries is None:
+                first.retries = []
+            first.retries.append(pending)
+            return
         if in_flight and kind in (Kind.DUPLICATE, Kind.OVERLAP):
-            durable = self.table.states.get(pid)
-            verdict = judge_packed(rules, durable, batch) if durable is not None else verdict
-            if durable is None or verdict.kind is not Kind.DUPLICATE:
-                # It repeats or straddles an unacknowledged batch, so it waits for that one.
-                self.totals.joined += 1
-                first = original(in_flight, batch)
-                if first.retries is None:
-                    first.retries = []
-                first.retries.append(pending)
-                return
+            verdict = judge_packed(rules, self.table.states[pid], batch)
         if verdict.differs:
             self.totals.differing += 1
             LINES.write(_log, "warning", "a duplicate by its sequence numbers has other bytes",

@@ -16,3 +16,4 @@ class PingAnswer(BaseModel):
     silent: list[int]
     returning: list[int]
     abstains: bool
+    topics: int

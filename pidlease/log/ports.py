@@ -230,6 +230,13 @@ class ForwardingLog(PartitionLog, Protocol):
     def producers_kept_ms(self) -> int:
         """How long the log deduplicates for a producer that does not write, in ms; 0: unknown."""
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether there was no sign since the last `look` that the log may be another one.
+
+        If there was, `look` comes before the next batch is validated.
+        """
+
     def send(self, producer: int, new: NewBatch, receiver: AppendReceiver) -> None:
         """Append a batch after all earlier ones of its producer.
 
@@ -277,7 +284,10 @@ class ForwardingLog(PartitionLog, Protocol):
     async def look(self) -> int:
         """Ask the log for the offset after the last acknowledged record.
 
+        When this returns, the log was the known one at some moment since the call.
+
         Raises:
+            LogStoppedError: it is another one: what is known of it does not hold.
             LogError: the log cannot be reached.
         """
 

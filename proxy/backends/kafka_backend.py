@@ -196,7 +196,7 @@ class KafkaBackend(Backend):
         if SERVED_TOPIC not in self._upstream.cluster.view.topics:
             return
         try:
-            _, end = await self._upstream.range_of(TopicPartition(SERVED_TOPIC, 0))
+            end = await self._upstream.end_of(TopicPartition(SERVED_TOPIC, 0))
         except UpstreamError as error:
             _log.warning("it is unknown whether this cluster's PIDs are in Kafka",
                          topic=SERVED_TOPIC, error=str(error))  # fmt: skip
@@ -311,6 +311,7 @@ class KafkaBackend(Backend):
         if self.shared is None or engine.moves is None:
             return
         engine.moves.start()
+        self.shared.pings.on_topics = self._upstream.stale
         self.shared.on_suspended.append(self._upstream.channels.drop)
         self._upstream.channels.was_suspended = self.shared.was_suspended
         while True:

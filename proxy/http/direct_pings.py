@@ -45,13 +45,14 @@ class DirectPings:
             return refusal(Problem.NOT_READY, "this server is no member yet, or no more")
         try:
             given = {name: int(values[0]) for name, values in parse_qs(query.decode()).items()}
-            to, version = given["to"], given["version"]
+            to, version, topics = given["to"], given["version"], given["topics"]
         except (KeyError, ValueError):
-            return refusal(Problem.INVALID_REQUEST, "the ping has no numbers to and version")
+            text = "the ping has no numbers to, version and topics"
+            return refusal(Problem.INVALID_REQUEST, text)
         if to != cluster.node_id:
             text = f"this server has node id {cluster.node_id}, not {to}"
             return refusal(Problem.NOT_OWNER, text)
-        report = cluster.pings.answer(version)
+        report = cluster.pings.answer(version, topics)
         return JSONResponse(report._asdict(), HTTPStatus.OK)
 
 

@@ -117,6 +117,7 @@ class HttpPings:
         self._tls: Final = tls
         self._outcome: Final = outcome
         self._version = -1
+        self._topics = 0
         #: Whether a ping has followed a closed connection since `ping` was called.
         self._followed = False
         parts = urlsplit(member.http_url)
@@ -127,9 +128,9 @@ class HttpPings:
         self._channel: _Channel | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def ping(self, version: int) -> None:
+    def ping(self, version: int, topics: int) -> None:
         """Ping the member, unless an earlier ping is in flight."""
-        self._version, self._followed = version, False
+        self._version, self._topics, self._followed = version, topics, False
         self._start()
 
     def _start(self) -> None:
@@ -185,7 +186,9 @@ class HttpPings:
         self._outcome.answered(
             None
             if answer is None
-            else PeerReport(answer.version, answer.silent, answer.returning, answer.abstains)
+            else PeerReport(
+                answer.version, answer.silent, answer.returning, answer.abstains, answer.topics
+            )
         )
 
     async def _twice(self) -> _Answer | None:
@@ -224,7 +227,8 @@ class HttpPings:
         if channel.lost.done():
             raise channel.ended
         channel.answer = asyncio.get_running_loop().create_future()
-        channel.transport.write(f"{self._head}{self._version}{self._rest}".encode())
+        news = f"{self._version}&topics={self._topics}"
+        channel.transport.write(f"{self._head}{news}{self._rest}".encode())
         return await channel.answer
 
     def _on_lost(self, _: "asyncio.Future[None]") -> None:

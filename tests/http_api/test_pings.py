@@ -61,7 +61,7 @@ class Peer:
             writer.close()
 
     async def ping(self, version: int = 5) -> PeerReport | str | None:
-        self.pings.ping(version)
+        self.pings.ping(version, 7)
         return await self.outcome.found.get()
 
 
@@ -84,7 +84,9 @@ def answering(status: str = "200 OK", body: bytes = _BODY, *, times: int = 1 << 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(times):
             head = await reader.readuntil(b"\r\n\r\n")
-            assert head.startswith(b"GET /v1/servers/ping?to=2&version=5 HTTP/1.1\r\n"), head
+            assert head.startswith(b"GET /v1/servers/ping?to=2&version=5&topics=7 HTTP/1.1\r\n"), (
+                head
+            )
             assert f"\r\n{FORWARDED}: 1\r\n".encode() in head
             writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
             writer.write(body[:5])
@@ -169,10 +171,10 @@ async def test_one_that_is_silent_has_no_outcome_and_gets_a_new_connection(
         closed.set()
 
     async with served(hang) as (peer, _):
-        peer.pings.ping(5)
+        peer.pings.ping(5, 7)
         await silent.wait()
         for _ in range(3):
-            peer.pings.ping(5)  # one is in flight
+            peer.pings.ping(5, 7)  # one is in flight
         await closed.wait()
         assert peer.connections == 1
         assert peer.outcome.found.empty()
@@ -183,7 +185,7 @@ async def test_one_that_is_silent_has_no_outcome_and_gets_a_new_connection(
 async def test_nothing_comes_after_the_close() -> None:
     async with served(answering()) as (peer, server):
         assert await peer.ping() == _REPORT
-        peer.pings.ping(5)
+        peer.pings.ping(5, 7)
         server.close()
         peer.pings.close()
         await asyncio.sleep(0.2)
@@ -208,15 +210,21 @@ async def test_the_route() -> None:
             found = await client.get(f"{PING_PATH}?{query}", headers=marked)
             return found.status_code, found.json()
 
-        assert (await ping("to=2&version=5"))[0] == 503, "it shares no cluster"
+        assert (await ping("to=2&version=5&topics=3"))[0] == 503, "it shares no cluster"
         engine.shared_cluster = cluster
-        assert (await ping("to=2&version=5"))[0] == 503, "it is no member yet"
+        assert (await ping("to=2&version=5&topics=3"))[0] == 503, "it is no member yet"
         cluster.is_member = True
-        assert await ping("to=2&version=5") == (
-            200, {"version": 9, "silent": [], "returning": [], "abstains": False},
+        assert await ping("to=2&version=5&topics=3") == (
+            200, {"version": 9, "silent": [], "returning": [], "abstains": False, "topics": 3},
         )  # fmt: skip
-        assert (await ping("to=3&version=5"))[0] == 421
-        for query in ("", "to=2", "to=2&version=x", "to=%ff&version=1"):
+        assert (await ping("to=3&version=5&topics=3"))[0] == 421
+        for query in (
+            "",
+            "to=2",
+            "to=2&version=5",
+            "to=2&version=x&topics=3",
+            "to=%ff&version=1&topics=3",
+        ):
             assert (await ping(query))[0] == 400, query
-        assert (await ping("to=2&version=5", {}))[0] == 405, "for servers only"
+        assert (await ping("to=2&version=5&topics=3", {}))[0] == 405, "for servers only"
     assert not counts.responses

@@ -121,7 +121,7 @@ COORDINATION: Final = (
     Mutant(
         "a read ends before the log does",
         _JOURNAL,
-        "        _, end = await self._upstream.range_of(_PLACE)\n",
+        "        end = await self._upstream.end_of(_PLACE)\n",
         "        end = self._next\n",
         (_SHARED_IN_KAFKA,),
     ),

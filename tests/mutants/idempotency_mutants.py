@@ -81,7 +81,8 @@ IDEMPOTENCY: Final = (
     Mutant(
         "a key that is twice in a body of records drops the first value",
         _BATCH,
-        "        if not _has_unique_keys(body, request.records, 1, len(request.model_fields_set)):\n",
+        "        if not _has_unique_keys(body, request.records, 1,"
+        " len(request.model_fields_set)):\n",
         "        if False:\n",
         (_UNIQUE,),
     ),

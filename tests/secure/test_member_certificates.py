@@ -119,7 +119,7 @@ async def _is_silent(member: Member, tls: ssl.SSLContext | None) -> str:
     pings = HttpPings(member, outcomes, tls=tls)
     LINES.flush(everything=True)
     with capture_logs() as lines:
-        pings.ping(5)
+        pings.ping(5, 7)
         await until(lambda: pings._task is None)
     pings.close()
     assert outcomes.found == []
@@ -152,7 +152,7 @@ async def test_each_knows_the_other_one(pki: Pki) -> None:
         outcomes = _Outcomes()
         pings = HttpPings(peer.member, outcomes, tls=a.to_members)
         for count in range(1, 4):
-            pings.ping(5)
+            pings.ping(5, 7)
             await until(partial(_are, outcomes.found, count))
         assert outcomes.found == [PeerReport(7, [], [])] * 3
         assert (await _sent(peer.member, a.to_members)).body == _PINGED

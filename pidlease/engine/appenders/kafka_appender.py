@@ -85,11 +85,13 @@ class KafkaAppender(Appender, AppendReceiver):
 
     @override
     def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> CatchUp | None:
+        doubted = not self._log.confirmed
         if policy_of(pid) is not Policy.KAFKA:
             held = not waited and self._takeover.holds(pid)
-            return self._takeover if held or not self._writer_appender.ready else None
+            doubted = doubted or not self._writer_appender.ready
+            return self._takeover if held or doubted else None
         reading = self._catch_up
-        if not waited and reading.holds(pid):  # an earlier batch waits, too
+        if doubted or (not waited and reading.holds(pid)):  # an earlier batch waits, too
             return reading
         doubts = not in_flight and self._applied_offset.doubts(
             pid, acknowledged=pid in self._acknowledged

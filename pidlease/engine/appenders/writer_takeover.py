@@ -85,16 +85,18 @@ class WriterTakeover:
         await self._take(log, appender)
 
     async def _check(self, log: ForwardingLog, writer: Writer) -> None:
-        """Check that this server is still the writer, before it rejects a batch.
+        """Check that this server is still the writer, and the log still the known one.
 
         Raises:
             NotOwnerError: another server is the writer.
+            LogError: the log is another one, or cannot be asked now.
         """
         current = await log.current_writer()
         if current is not None and current != writer:
             raise NotOwnerError(
                 f"{self.name}: this server was writer {writer}, now it is {current}"
             )
+        await log.look()
 
     async def _take(self, log: ForwardingLog, appender: WriterAppender) -> None:
         partition = self._partition

@@ -38,6 +38,7 @@ class UpstreamTopic:
         topic_id: distinguishes it from a later one of the name, as hex; Kafka's own from 2.8 on.
         internal: one of Kafka's own.
         leaders: the broker that leads each partition, by number; -1: none for now.
+        epochs: the leader epoch of each partition; it rises with every change of its leader.
         compacted: whether Kafka removes its records by their keys; None: unknown.
     """
 
@@ -45,6 +46,7 @@ class UpstreamTopic:
     topic_id: str
     internal: bool
     leaders: tuple[int, ...]
+    epochs: tuple[int, ...] = ()
     compacted: bool | None = None
 
 
@@ -248,17 +250,25 @@ class Cluster:
             return error
         return None
 
-    async def look_up(self, topics: Collection[str] | None, *, create: bool = False) -> View:
+    async def look_up(
+        self,
+        topics: Collection[str] | None,
+        *,
+        create: bool = False,
+        connection: BrokerConnection | None = None,
+    ) -> View:
         """Request topics once, and return what a broker returns; `view` stays as it is.
 
         Parameters:
             topics: their names; None: all.
             create: whether Kafka may create them.
+            connection: to the broker; None: any broker.
 
         Raises:
             UpstreamError: no broker responds.
         """
-        return await self._view_of(await self.any_connection(), topics, create=create)
+        asked = await self.any_connection() if connection is None else connection
+        return await self._view_of(asked, topics, create=create)
 
     async def _refresh_often(self) -> None:
         unchanged = 1
@@ -370,11 +380,13 @@ def _view(response: Any) -> View:  # noqa: ANN401 - one of kio's classes
                 f"topic {topic.name} has partitions {min(numbers)} to {max(numbers)}"
             )
         leaders = [NO_LEADER] * (1 + max(numbers, default=-1))
+        epochs = [-1] * len(leaders)
         for partition in topic.partitions:
             leaders[partition.partition_index] = int(partition.leader_id)
+            epochs[partition.partition_index] = int(getattr(partition, "leader_epoch", -1))
         topic_id = getattr(topic, "topic_id", None) or uuid.uuid5(_NAMESPACE, topic.name)
         topics[str(topic.name)] = UpstreamTopic(
-            str(topic.name), topic_id.hex, bool(topic.is_internal), tuple(leaders)
+            str(topic.name), topic_id.hex, bool(topic.is_internal), tuple(leaders), tuple(epochs)
         )
     brokers = {int(each.node_id): (str(each.host), int(each.port)) for each in response.brokers}
     for node_id, (host, port) in brokers.items():

@@ -1,7 +1,7 @@
 """The Kafka client of a server: fetches, offsets and Produce for all partition logs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -16,7 +16,13 @@ from pidlease.kafka.client.cluster import NO_LEADER, Cluster
 from pidlease.kafka.client.coordinators import Coordinators
 from pidlease.kafka.client.end_watch import EndWatch
 from pidlease.kafka.client.exchange import ask_for
-from pidlease.kafka.client.offset_requests import EARLIEST, LATEST, list_offsets
+from pidlease.kafka.client.offset_requests import (
+    EARLIEST,
+    LATEST,
+    LeaderLog,
+    ends_of_epochs,
+    list_offsets,
+)
 from pidlease.kafka.client.produce_channels import ProduceChannels, ProduceSend
 from pidlease.kafka.client.settings import UpstreamConfig
 from pidlease.kafka.client.transactions import Fencing
@@ -150,9 +156,9 @@ class Upstream:
             raise UpstreamNonsenseError(f"{returned} for {place} at {offset}, which ends at {end}")
         return found
 
-    async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Return a partition's first offset and its log end offset."""
-        found = await self.ranges([place])
+    async def log_of(self, place: TopicPartition) -> LeaderLog:
+        """Return a partition's log, as its leader reports it."""
+        found = await self.logs([place])
         if place not in found:
             self.stale()
             raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
@@ -164,6 +170,21 @@ class Upstream:
         if row.offset < 0:
             raise UpstreamNonsenseError(f"{place} ends at {row.offset}")
         return int(row.offset)
+
+    async def end_of(self, place: TopicPartition) -> int:
+        """Return the high watermark of a partition."""
+        rows = await self._offsets(self._leader(place), [place], LATEST)
+        if place not in rows:
+            raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
+        return int(rows[place].offset)
+
+    async def end_of_epoch(self, place: TopicPartition, epoch: int) -> int:
+        """Return up to which offset a partition's log is as it was under a leader epoch."""
+        found = await self.ends_of_epochs({place: epoch})
+        if place not in found:
+            self.stale()
+            raise UpstreamAwayError(f"the leader of {place} returns no leader epochs now")
+        return found[place]
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
         """Find the first committed record with this timestamp or a later one."""
@@ -180,35 +201,78 @@ class Upstream:
 
     # ------------------------------------------------------------------ of many partitions
 
-    async def ranges(
-        self, places: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return first and end offsets, without the partitions of leaders that do not respond."""
-        by_leader: dict[int, list[TopicPartition]] = {}
-        for place in places:
-            leader = self.cluster.view.leader(*place)
-            if leader != NO_LEADER:
-                by_leader.setdefault(leader, []).append(place)
-        found: dict[TopicPartition, tuple[int, int]] = {}
-        for leader, led in by_leader.items():
+    async def logs(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, LeaderLog]:
+        """Return partitions' logs, without those of leaders that do not respond."""
+        found: dict[TopicPartition, LeaderLog] = {}
+        for leader, led in self._by_leader(places).items():
             for first in range(0, len(led), _PARTITIONS_AT_ONCE):
                 some = led[first : first + _PARTITIONS_AT_ONCE]
                 try:
-                    starts = await self._offsets(leader, some, EARLIEST)
-                    ends = await self._offsets(leader, some, LATEST)
+                    found |= await self._logs(leader, some)
                 except UpstreamError as error:
                     LINES.write(_log, "warning", "a broker returns no offsets", leader,
                                 broker=leader, error=str(error))  # fmt: skip
                     self.stale()
                     break
-                for place in starts.keys() & ends.keys():
-                    start, end = int(starts[place].offset), int(ends[place].offset)
-                    if 0 <= start <= end:
-                        found[place] = start, end
+        return found
+
+    async def _logs(
+        self, leader: int, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, LeaderLog]:
+        starts = await self._offsets(leader, places, EARLIEST)
+        ends = await self._offsets(leader, places, LATEST)
+        # After that: a broker's metadata are never older than its logs, so a topic that has its id
+        # now had it when the offsets were read.
+        connection = await self.cluster.connection_to(leader)
+        topics = {place.topic for place in places}
+        view = await self.cluster.look_up(topics, connection=connection)
+        found = {}
+        for place in starts.keys() & ends.keys():
+            start, end = int(starts[place].offset), int(ends[place].offset)
+            if not 0 <= start <= end:
+                LINES.write(_log, "error", "a response of Kafka is invalid", leader, broker=leader,
+                            error=f"{place} goes from {start} to {end}")  # fmt: skip
+            elif view.leader(*place) != leader:
+                self.stale()
+            else:
+                topic = view.topics[place.topic]
+                epoch = topic.epochs[place.partition]
+                found[place] = LeaderLog(topic.topic_id, leader, epoch, start, end)
+        return found
+
+    async def ends_of_epochs(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Return up to which offset partitions' logs are as they were under leader epochs.
+
+        Without the partitions of leaders that do not respond.
+        """
+        found: dict[TopicPartition, int] = {}
+        for leader, led in self._by_leader(epochs).items():
+            for first in range(0, len(led), _PARTITIONS_AT_ONCE):
+                some = led[first : first + _PARTITIONS_AT_ONCE]
+                try:
+                    connection = await self.cluster.connection_to(leader)
+                    rows = await ends_of_epochs(connection, {each: epochs[each] for each in some})
+                except UpstreamError as error:
+                    LINES.write(_log, "warning", "a broker returns no leader epochs", leader,
+                                broker=leader, error=str(error))  # fmt: skip
+                    self.stale()
+                    break
+                for place, row in rows.items():
+                    if row.error_code.value:
+                        self.stale()
                     else:
-                        LINES.write(_log, "error", "a response of Kafka is invalid", leader,
-                                    broker=leader, error=f"{place} goes from {start} to {end}"
-                                    )  # fmt: skip
+                        found[place] = int(row.end_offset)
+        return found
+
+    def _by_leader(self, places: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Return partitions by their leaders, without those that have none."""
+        found: dict[int, list[TopicPartition]] = {}
+        for place in places:
+            leader = self.cluster.view.leader(*place)
+            if leader != NO_LEADER:
+                found.setdefault(leader, []).append(place)
         return found
 
     async def _offsets(

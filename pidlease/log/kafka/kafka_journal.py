@@ -551,7 +551,7 @@ class KafkaJournal(Journal, Ownership):
             raise JournalError(self.ended)
         # A new leader may not know yet how far the log goes. It says so to this question (KIP-207);
         # a Fetch returns nothing then.
-        _, end = await self._upstream.range_of(_PLACE)
+        end = await self._upstream.end_of(_PLACE)
         if end < self._next:
             raise UpstreamAwayError(f"it ends at {end}, and was read up to {self._next}")
         while self._next < end:

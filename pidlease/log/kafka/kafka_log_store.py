@@ -24,11 +24,12 @@ from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
 from pidlease.kafka.client.kafka_client import Upstream
+from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.topic_creation import RefusedChangeError
 from pidlease.kafka.client.transactions import SERVED_TOPIC
 from pidlease.kafka.errors import UpstreamError
 from pidlease.log.kafka.kafka_journal import create_served_topic
-from pidlease.log.kafka.kafka_partition_log import KafkaPartitionLog
+from pidlease.log.kafka.kafka_partition_log import OTHER_TOPIC, KafkaPartitionLog
 from pidlease.log.kafka.kafka_writers import KafkaWriters
 from pidlease.log.ports import LogStore
 from pidlease.storage.errors import DataFolderError, NotOwnerError
@@ -87,7 +88,7 @@ class KafkaStore(LogStore):
         self._owned: Final = owned
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
-        self._ranges: dict[TopicPartition, tuple[int, int]] = {}
+        self._logs: dict[TopicPartition, LeaderLog] = {}
         self._producers_kept_ms = 0
 
     @property
@@ -147,7 +148,7 @@ class KafkaStore(LogStore):
         """
         view = self._upstream.cluster.view
         try:
-            self._ranges = dict(self._wait(self._upstream.ranges(_partitions(view))))
+            self._logs = dict(self._wait(self._upstream.logs(_partitions(view))))
             kept = self._wait(self._upstream.cluster.id_expirations())
             self._writers.load()
             if self.beginnings is not None:
@@ -169,7 +170,8 @@ class KafkaStore(LogStore):
 
     def _is_readable(self, topic: UpstreamTopic) -> bool:
         names = (TopicPartition(topic.name, number) for number in range(len(topic.leaders)))
-        return all(name in self._ranges for name in names)
+        found = (self._logs.get(name) for name in names)
+        return all(each is not None and each.topic_id == topic.topic_id for each in found)
 
     @override
     def open_partition(
@@ -179,17 +181,20 @@ class KafkaStore(LogStore):
         recovery_offset: int,
     ) -> KafkaPartitionLog:
         name = TopicPartition(topic.name, partition)
-        span = self._ranges.pop(name, None)
-        if span is None:
+        opened = self._logs.pop(name, None)
+        if opened is None:
             try:
-                span = self._wait(self._upstream.range_of(name))
+                opened = self._wait(self._upstream.log_of(name))
             except UpstreamError as error:
                 raise OSError(f"{name} cannot be read yet: {error}") from error
+        if opened.topic_id != topic.topic_id:
+            self._loop.call_soon_threadsafe(self._upstream.stale)
+            raise OSError(f"{name} cannot be read yet: {OTHER_TOPIC}")
         self._writers.open_anew(name)
         if self._writers.learns:
             # Its former writers' ids are read meanwhile, so that no client waits for them later.
             self._loop.call_soon_threadsafe(self._writers.knows, name)
-        log = KafkaPartitionLog(self._upstream, name, span, self._writers, self._pool, self._loop)
+        log = KafkaPartitionLog(self._upstream, name, opened, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
         return log
 

@@ -29,6 +29,7 @@ from pidlease.core.backoff import Backoff
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.end_watch import EndWatch
+from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
@@ -84,8 +85,12 @@ _PIDS_OF_KAFKA: Final = 1 << 48
 _TRIES: Final = 9
 #: The pauses between these requests.
 _BACKOFF: Final = Backoff(0.1, 1.0)
-#: The pauses before checking the end again, if it is before records known to be in the log.
-_CUT_RESTS_SECONDS: Final = (0.2, 0.8, 2.0)
+#: The pauses before the leader is asked, for the first time and again if it confirms nothing.
+_REST_SECONDS: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
+
+
+#: Why a partition is stopped whose topic was deleted, and created again.
+OTHER_TOPIC: Final = "its topic was deleted and created again; the new one is read first"
 
 
 class Upstream(Protocol):
@@ -111,11 +116,11 @@ class Upstream(Protocol):
             UpstreamError: the partition cannot be read now.
         """
 
-    async def range_of(self, place: TopicPartition) -> tuple[int, int]:
-        """Return a partition's first offset, and its high watermark.
+    async def log_of(self, place: TopicPartition) -> LeaderLog:
+        """Return a partition's log, as its leader reports it.
 
         Raises:
-            UpstreamError: the partition's leader does not report them now.
+            UpstreamError: the partition's leader does not report it now.
         """
 
     async def stable_offset_of(self, place: TopicPartition) -> int:
@@ -175,10 +180,15 @@ class KafkaUnreadableError(LogError):
 class KafkaPartitionLog:
     """Sends batches to a partition of Kafka, and reads it.
 
+    Kafka's requests name a topic, and another topic may have the name by now. So `look` confirms
+    that the log is still the one that it was opened as. It is called before anything but an append
+    follows from what is known of the log, and before an append if there was a sign that it may be
+    another one.
+
     Parameters:
         upstream: the cluster.
         place: the topic and the partition number.
-        span: the partition's first offset, and its end offset.
+        opened: the log, as its leader reports it.
         writers: the writers of partitions; batches under their ids carry an identity header.
         pool: the threads that decode batches.
         loop: the event loop of the cluster's connections.
@@ -188,7 +198,7 @@ class KafkaPartitionLog:
         self,
         upstream: Upstream,
         place: TopicPartition,
-        span: tuple[int, int],
+        opened: LeaderLog,
         writers: Writers,
         pool: IoPool,
         loop: asyncio.AbstractEventLoop,
@@ -198,13 +208,18 @@ class KafkaPartitionLog:
         self._writers: Final = writers
         self._pool: Final = pool
         self._loop = loop
-        self.start_offset, self.end_offset = span
+        self.topic_id: Final = opened.topic_id
+        self.start_offset, self.end_offset = opened.start, opened.end
         self.stopped = ""
         #: The last stable offset, as far as it is known: all transactions before it have ended; -1:
         #: unknown.
         self.stable_offset = -1
         self._ask_stable: Final = SharedCall(self._stable_offset_now)
         self._on_more: Callable[[], None] | None = None
+        #: Whether there was no sign since the last `look` that the log may be another one.
+        self.confirmed = True
+        #: How many signs there were.
+        self._signs = 0
         #: How long Kafka deduplicates for a producer that does not write, in ms; 0: unknown.
         self.producers_kept_ms = 0
 
@@ -239,6 +254,11 @@ class KafkaPartitionLog:
             self._loop.call_soon(receiver.answered, new, answer)
             return
         self._upstream.send(producer, _LogSend(self, self._place, new, receiver))
+
+    def doubt(self) -> None:
+        """Note a sign that the log may be another one: `look` comes before the next batch."""
+        self.confirmed = False
+        self._signs += 1
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Raise NotImplementedError: batches are sent one by one."""
@@ -277,20 +297,38 @@ class KafkaPartitionLog:
     # ------------------------------------------------------------------ reading
 
     async def look(self) -> int:
-        """Ask Kafka for the end of the log."""
-        for rest in (*_CUT_RESTS_SECONDS, 0.0):
-            known = self.end_offset  # of before: acknowledgements go on, and overtake the response
-            self.start_offset, end = await self._try(partial(self._upstream.range_of, self._place))
-            if end >= known:
-                break
-            await asyncio.sleep(rest)  # a new leader may not know the high watermark yet
-        if end < known:
-            self.stop(f"it went up to {known} and ends at {end}: Kafka has lost records")
+        """Ask Kafka for the end of the log, and confirm that it is the log that is known."""
+        for rest in _REST_SECONDS:
+            await asyncio.sleep(rest)
+            # Of before: acknowledgements go on, and overtake the response.
+            known, signs = self.end_offset, self._signs
+            found = await self._try(partial(self._upstream.log_of, self._place))
+            self._check_topic(found)
+            # A new leader may not know the high watermark yet.
+            if found.end >= known and self._signs == signs:
+                self.confirmed = True
+                self.start_offset = found.start
+                self.end_offset = max(self.end_offset, found.end)
+                return found.end
+        if found.end < known:
+            self.stop(f"it went up to {known} and ends at {found.end}: Kafka has lost records")
             _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
-                       known_end=known, end=end)  # fmt: skip
+                       known_end=known, end=found.end)  # fmt: skip
             raise LogStoppedError(self.stopped)
-        self.end_offset = max(self.end_offset, end)
-        return end
+        raise KafkaUnreadableError(f"{self._place} changes while its leader is asked")
+
+    def _check_topic(self, found: LeaderLog) -> None:
+        """Check that the topic was not deleted, and created again.
+
+        Raises:
+            LogStoppedError: it was; nothing that is known of the log holds any more.
+        """
+        if found.topic_id != self.topic_id:
+            self.stop(OTHER_TOPIC)
+            self._upstream.stale()
+            _log.warning("a topic is another topic now: it was deleted, and created again",
+                         partition=str(self._place), topic_id=found.topic_id)  # fmt: skip
+            raise LogStoppedError(self.stopped)
 
     async def batches_from(self, offset: int, end: int) -> AsyncIterator[list[LoggedBatch]]:
         """Read the batches from one offset to another, some at a time."""
@@ -423,6 +461,8 @@ class KafkaPartitionLog:
                 return await ask()
             except UpstreamError as error:
                 reason = str(error)
+            if self.stopped:
+                break
             self._upstream.stale()
             self._log_retry(reason)
             await asyncio.sleep(_BACKOFF.seconds(attempt))
@@ -443,7 +483,7 @@ class _LogSend(ProduceSend):
         receiver: gets the outcome.
     """
 
-    __slots__ = ("_log", "_new", "_receiver")
+    __slots__ = ("_floor", "_log", "_new", "_receiver")
 
     def __init__(
         self,
@@ -456,6 +496,8 @@ class _LogSend(ProduceSend):
         self._log = log
         self._new = new
         self._receiver = receiver
+        #: The known end: the batch is appended there or later.
+        self._floor = log.end_offset
 
     @property
     @override
@@ -466,6 +508,8 @@ class _LogSend(ProduceSend):
     def appended(self, offset: int) -> None:
         log, new = self._log, self._new
         new.append_time = self.append_time
+        if offset < self._floor:  # Kafka had the batch already, or it is another log
+            log.doubt()
         log.end_offset = max(log.end_offset, offset + new.header.records)
         self._receiver.landed(new, offset)
 

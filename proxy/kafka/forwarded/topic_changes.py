@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from pidlease.engine.engine import Engine
+from pidlease.engine.engine import Engine, wall_clock_ms
 from pidlease.kafka.api import API_CREATE_PARTITIONS, API_CREATE_TOPICS, API_DELETE_TOPICS
 from pidlease.kafka.client.cluster import Cluster
 from pidlease.kafka.codec.messages import Request, read_request_slowly
@@ -66,7 +66,12 @@ class TopicChanges:
         return all(row.name in topics for row in answer.topics if not row.error_code.value)
 
     async def wait_until(self, happened: Callable[[], bool], seconds: float = _SECONDS) -> None:
-        """Refresh the cluster's metadata until the condition holds or the time is up."""
+        """Refresh the cluster's metadata until the condition holds or the time is up.
+
+        The other active servers refresh theirs, too.
+        """
+        if self._engine.shared_cluster is not None:
+            self._engine.shared_cluster.pings.topics_changed(wall_clock_ms())
         deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
             await self._cluster.refresh()

@@ -157,12 +157,12 @@ async def _rest(world: _World, name: str) -> list[Figure]:
     place = TopicPartition(SERVED_TOPIC, 0)
     upstream = next(iter(world.journals.values()))._upstream
     world.calls_s.clear()
-    _, before = await upstream.range_of(place)
+    before = await upstream.end_of(place)
     kafka_s, own_s, asked = world.kafka.process.cpu_s(), time.process_time(), world.asked
     began = time.monotonic()
     await asyncio.sleep(_REST_S)
     elapsed_s = time.monotonic() - began
-    _, after = await upstream.range_of(place)
+    after = await upstream.end_of(place)
     count = len(world.members)
     reads = sorted(world.calls_s)
     return [

@@ -53,23 +53,23 @@ class _Connection(PingConnection):
         self._closed = False
 
     @override
-    def ping(self, version: int) -> None:
+    def ping(self, version: int, topics: int) -> None:
         network = self._network
         if self._timer is not None or self._ends & network.silent or self._closed:
             return
         network.pings += 1
         self._timer = asyncio.get_running_loop().call_later(
-            network.delay_s(), self._arrive, version
+            network.delay_s(), self._arrive, version, topics
         )
 
-    def _arrive(self, version: int) -> None:
+    def _arrive(self, version: int, topics: int) -> None:
         self._timer = None
         if self._closed or self._ends & self._network.silent:
             return
         if self._ends & self._network.gone:
             self._outcome.refused()
             return
-        report = self._network.members[self._target].pings.answer(version)
+        report = self._network.members[self._target].pings.answer(version, topics)
         self._timer = asyncio.get_running_loop().call_later(
             self._network.delay_s(), self._answered, report
         )

@@ -126,7 +126,7 @@ def test_one_that_reaches_fewer_than_half_abstains(
     # One that abstains goes by sessions, as if there were no pings, and gives slots to no other.
     assert found.away == (frozenset() if abstains else set(silent))
     assert found.order == [each for each in everyone if abstains or each not in silent]
-    assert one.report(7) == (7, tuple(silent), (), abstains)
+    assert one.report(7) == (7, tuple(silent), (), abstains, 0)
     if abstains:
         assert one.deciders([1, 2]).away == set(range(3, members + 1))
 

@@ -37,7 +37,7 @@ from pidlease.log.ports import (
     NewBatch,
     PartitionLog,
 )
-from pidlease.storage.errors import LogError, NotOwnerError
+from pidlease.storage.errors import LogError, LogStoppedError, NotOwnerError
 from pidlease.storage.snapshots import PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 from tests.sim.batches import make_batch
@@ -74,6 +74,8 @@ class SimKafka:
         self.known: dict[int, Known] = {}
         #: The writer's epoch, as the coordinator knows it.
         self.epoch = -1
+        #: Another one after the topic was deleted, and created again.
+        self.topic_id = "id"
 
     @property
     def end(self) -> int:
@@ -157,6 +159,8 @@ class SimLog(FakeLog):
         super().__init__()
         self._world = world
         self.end_offset = world.kafka.end
+        self.confirmed = True
+        self.topic_id = world.kafka.topic_id
         self.producers_kept_ms = KEPT_MS
         self.writer_ms = WRITER_MS
         #: On their way to Kafka, by producer; and answers on their way back.
@@ -197,6 +201,10 @@ class SimLog(FakeLog):
 
     async def look(self) -> int:
         await self._asked()
+        if self._world.kafka.topic_id != self.topic_id:
+            self.stop("another topic")
+            raise LogStoppedError(self.stopped)
+        self.confirmed = True
         return self._world.kafka.end
 
     async def read_committed(self, offset: int, max_bytes: int) -> CommittedPart:

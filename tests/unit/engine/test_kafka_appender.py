@@ -175,12 +175,58 @@ async def test_stored_elsewhere_past_what_is_in_flight_is_no_gap() -> None:
         assert world.kafka.take(bytes(elsewhere))[0] == 0
     produce(3)
     await _go(world, lambda: len(world.log.out[client.pid]) == 2, sends=False)
-    produce(2)  # a retry is answered while 1 and 3 are in flight
+    produce(2)  # a retry is answered while 1 and 3 are in flight, when the log was asked
+    while not outcomes[2]:
+        world._read()
+        await settle()
     assert [each.offset for each in outcomes[2]] == [2]
     assert outcomes[2][0].status is Status.DUPLICATE
     await _go(world, lambda: all(outcomes.values()))
     assert [each.status for each in (*outcomes[1], *outcomes[3])] == [Status.APPENDED] * 2
     assert [number for number, _ in client.stored()] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("policy", [Policy.KAFKA, Policy.STRICT])
+async def test_nothing_of_a_former_topic_is_a_duplicate(policy: Policy) -> None:
+    """The topic was deleted and created again, and the server has not noticed."""
+    if policy is Policy.KAFKA:
+        world = World(new_random("lanes-former"), producers=1, batches=9)
+        world.faults = False
+    else:
+        world = await _with_writer("lanes-former-strict")
+    (client,) = world.clients
+    if not client.acked:
+        client.send()
+    await _go(world, lambda: 0 in client.acked)
+    world.kafka.topic_id = "other"
+    told: list[Outcome] = []
+    client._produce(0, told.append)
+    await settle()
+    assert not told, "the log is asked first"
+    await _go(world, lambda: bool(told), sends=False)
+    assert [each.status for each in told] == [Status.FAILED]
+    assert world.log.stopped == "another topic"
+
+
+@pytest.mark.parametrize("policy", [Policy.KAFKA, Policy.STRICT])
+async def test_after_a_sign_of_another_log_the_log_is_asked_first(policy: Policy) -> None:
+    if policy is Policy.KAFKA:
+        world = World(new_random("lanes-sign"), producers=1, batches=9)
+        world.faults = False
+    else:
+        world = await _with_writer("lanes-sign-strict")
+    (client,) = world.clients
+    if not client.acked:
+        client.send()
+    await _go(world, lambda: 0 in client.acked)
+    world.log.confirmed = False
+    told: list[Outcome] = []
+    client._produce(1, told.append)
+    await settle()
+    assert not any(world.log.out.values()), "it is not sent"
+    await _go(world, lambda: bool(told))
+    assert [each.status for each in told] == [Status.APPENDED]
+    assert world.log.confirmed
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["another server serves", "nobody answers"])

@@ -13,6 +13,7 @@ from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.pending_batches import Submitted
 from pidlease.engine.topic_counts import Counts
 from pidlease.kafka.client.cluster import NO_LEADER, UpstreamTopic, View
+from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.produce_channels import ProduceChannels
 from pidlease.kafka.errors import UpstreamAwayError
 from pidlease.kafka.records.record_batch import read_header
@@ -48,7 +49,8 @@ async def test_all_of_many_waiting_batches_get_their_outcome() -> None:
     upstream: Any = SimpleNamespace(send=ProduceChannels(cluster).send, stale=cluster.stale)
     writers: Any = SimpleNamespace(kept_ms=1000, ids=(), learns=False)
     pool: Any = None
-    log = KafkaPartitionLog(upstream, _PLACE, (0, 0), writers, pool, asyncio.get_running_loop())
+    opened, loop = LeaderLog("id", 1, 0, 0, 0), asyncio.get_running_loop()
+    log = KafkaPartitionLog(upstream, _PLACE, opened, writers, pool, loop)
     context = PartitionContext(
         FakeLeases(), Counts(), lambda: 1000,
         appends=lambda log, partition: KafkaAppender(log, partition, lambda: 1000),

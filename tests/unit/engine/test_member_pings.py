@@ -4,8 +4,10 @@ The clock, the network and the coordinator are simulated; the rules and the memb
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from random import Random
 
 import pytest
@@ -112,7 +114,7 @@ class SimConnection:
     def __init__(self, sim: Sim, own: int, other: int, outcome: PingOutcome) -> None:
         self._sim, self._own, self._other, self._outcome = sim, own, other, outcome
 
-    def ping(self, version: int) -> None:
+    def ping(self, version: int, topics: int) -> None:
         sim = self._sim
         sim.pings += 1
         there, back = (self._own, self._other), (self._other, self._own)
@@ -121,7 +123,7 @@ class SimConnection:
         if self._other in sim.killed:
             self._outcome.refused()
         elif self._other not in sim.suspended:
-            report = sim.clusters[self._other].pings.answer(version)
+            report = sim.clusters[self._other].pings.answer(version, topics)
             if back not in sim.cut:
                 self._outcome.answered(report)
 
@@ -225,13 +227,25 @@ async def test_a_lost_watch_is_noticed_by_a_ping() -> None:
 async def test_a_ping_with_a_version_that_does_not_exist_costs_one_read() -> None:
     async with servers(2) as sim:
         two = sim.clusters[2]
-        two.pings.answer(1 << 40)
+        two.pings.answer(1 << 40, 0)
         two._wake.clear()
         two.pings.tick()
         assert two._wake.is_set()
         two._wake.clear()
         two.pings.tick()
         assert not two._wake.is_set()
+
+
+async def test_all_members_hear_that_topics_were_changed() -> None:
+    """The two youngest of five do not ping each other: they hear it from the others."""
+    async with servers(5) as sim:
+        heard: Counter[int] = Counter()
+        for node, each in sim.clusters.items():
+            each.pings.on_topics = partial(heard.update, [node])
+        for change in (1, 2):
+            sim.clusters[5].pings.topics_changed(now_ms=1000)  # its clock may stand
+            await sim.ticks(2)
+            assert heard == {node: change for node in sim.clusters if node != 5}
 
 
 async def test_two_that_do_not_reach_each_other_do_not_fight() -> None:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
 from pidlease.kafka.codec.produce import PartitionResponse
@@ -96,13 +97,18 @@ class OtherWriters:
         self.ids.add(self.pid)
 
 
+def opened(end: int, *, topic_id: str = "id", leader: int = 1, epoch: int = 5) -> LeaderLog:
+    """A log from offset 0 on."""
+    return LeaderLog(topic_id, leader, epoch, 0, end)
+
+
 @asynccontextmanager
 async def partition(end: int = 0) -> AsyncIterator[tuple[KafkaPartitionLog, FakeUpstream]]:
     loop = asyncio.get_running_loop()
     upstream = FakeUpstream()
     pool = IoPool(loop, 1)
     try:
-        yield KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, end),
+        yield KafkaPartitionLog(cast(Upstream, upstream), PLACE, opened(end),
                                 cast(Writers, NoWriters()), pool, loop), upstream  # fmt: skip
     finally:
         pool.close()
@@ -141,12 +147,12 @@ async def test_acknowledgements_may_overtake_the_end(monkeypatch: pytest.MonkeyP
     async with partition(3) as (log, upstream):
         asked: list[int] = []
 
-        async def range_of(_: TopicPartition) -> tuple[int, int]:
+        async def log_of(_: TopicPartition) -> LeaderLog:
             asked.append(end := log.end_offset)
             log.end_offset += 2
-            return 0, end
+            return opened(end)
 
-        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
         assert await log.look() == 3
         assert (log.end_offset, log.stopped, asked) == (5, "", [3])
 
@@ -154,15 +160,58 @@ async def test_acknowledgements_may_overtake_the_end(monkeypatch: pytest.MonkeyP
 async def test_an_end_before_what_was_acknowledged_is_a_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_CUT_RESTS_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(module, "_REST_SECONDS", (0.0, 0.0))
     async with partition(3) as (log, upstream):
 
-        async def range_of(_: TopicPartition) -> tuple[int, int]:
-            return 0, 2
+        async def log_of(_: TopicPartition) -> LeaderLog:
+            return opened(2)
 
-        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
         with pytest.raises(LogStoppedError, match="up to 3 and ends at 2: Kafka has lost records"):
             await log.look()
+
+
+async def test_another_topic_of_the_name_is_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with partition(3) as (log, upstream):
+
+        async def log_of(_: TopicPartition) -> LeaderLog:
+            return opened(30, topic_id="other")
+
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
+        with pytest.raises(LogStoppedError, match="deleted and created again"):
+            await log.look()
+        assert log.stopped
+        assert upstream.stales == 1, "the metadata show the new topic"
+
+
+async def test_an_offset_before_the_known_end_is_a_sign_of_another_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the end known when the batch was sent: acknowledgements come in any order."""
+    async with partition(10) as (log, upstream):
+        told = Told()
+        for _ in range(2):
+            log.send(5, simple(0, records=3), told)
+            assert upstream.told is not None
+            first = upstream.told
+            log.send(6, simple(0, records=3), told)
+            upstream.told(PartitionResponse(0, log.end_offset + 3))
+            first(PartitionResponse(0, log.end_offset - 6))
+            assert log.confirmed
+        await send(log, upstream, PartitionResponse(0, 0))
+        assert not log.confirmed
+
+        async def log_of(_: TopicPartition) -> LeaderLog:
+            if not asked:
+                log.doubt()  # another sign, while it is asked
+            asked.append(True)
+            return opened(log.end_offset)
+
+        asked: list[bool] = []
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
+        await log.look()
+        assert log.confirmed
+        assert len(asked) == 2
 
 
 async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
@@ -207,7 +256,7 @@ async def test_the_writer_of_another_server_is_known_before_its_batches_are_appl
     loop, upstream = asyncio.get_running_loop(), FakeUpstream()
     pool = IoPool(loop, 1)
     try:
-        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, 3),
+        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, opened(3),
                                 cast(Writers, writers), pool, loop)  # fmt: skip
         upstream.fetched.append(FetchedRecords(0, 4, 0, content))
         log.end_offset = 4
@@ -227,7 +276,7 @@ async def test_no_record_of_a_transaction_names_a_producer() -> None:
     loop, upstream = asyncio.get_running_loop(), FakeUpstream()
     pool = IoPool(loop, 1)
     try:
-        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, (0, 1),
+        log = KafkaPartitionLog(cast(Upstream, upstream), PLACE, opened(1),
                                 cast(Writers, writers), pool, loop)  # fmt: skip
         upstream.fetched.append(FetchedRecords(0, 1, 0, in_transaction(Writer(4711, 3), 0)))
         found = [each async for some in log.batches_from(0, 1) for each in some]
@@ -295,10 +344,10 @@ async def test_the_error_about_an_offset_has_the_present_range(
     """Others may have deleted records, or the log may have grown meanwhile."""
     async with partition(3) as (log, upstream):
 
-        async def range_of(_: TopicPartition) -> tuple[int, int]:
-            return 5, 8
+        async def log_of(_: TopicPartition) -> LeaderLog:
+            return opened(8)._replace(start=5)
 
-        monkeypatch.setattr(upstream, "range_of", range_of, raising=False)
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
         upstream.fetched.append(FetchedRecords(OFFSET_OUT_OF_RANGE, -1, -1, b""))
         with pytest.raises(OffsetRangeError) as refused:
             await log.read_committed(2, 100)
