@@ -142,9 +142,7 @@ class Engine:
         self.maintenance: Final = Maintenance(
             self._table, self.leases, snapshots, self._context, pool, config.maintenance
         )
-        self._following = TopicSync(self._table, self.leases, pool)
-        self._following.read_again = self.maintenance.note_read_again
-        self._table.held.cut = self.maintenance.note_cut
+        self._following = TopicSync(self._table, self.leases, pool, snapshots)
         #: The other active servers; None: there are none.
         self.shared_cluster: Final = shared
         #: Moves partitions between active servers, and
@@ -185,7 +183,6 @@ class Engine:
         self.leases.keeps_fences = True
         self.leases.read_fences = self.fences.read
         self.maintenance.verified = self.moves.verified
-        self.moves.not_ahead = self.maintenance.not_ahead
         shared.topics = lambda: {name: each.partitions for name, each in self.topics.items()}
         shared.on_read.append(self.fences.read)
         shared.on_read.append(self.settings.look)

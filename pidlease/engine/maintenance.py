@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -102,9 +102,6 @@ class Maintenance:
         self.verified: (
             Callable[[Collection[Partition]], Coroutine[Any, Any, set[TopicPartition]]] | None
         ) = None
-        #: Partitions that were read again, with their topic ids, and the ends of their logs then:
-        #: a snapshot from before may be ahead of them.
-        self._read_again: dict[TopicPartition, tuple[str, int]] = {}
         self.snapshot_seconds = 0.0
         #: The longest lag of the event loop during the last snapshot.
         self.snapshot_delay_seconds = 0.0
@@ -137,53 +134,6 @@ class Maintenance:
             if isinstance(outcome, BaseException):
                 _log.error("maintenance had ended", error=repr(outcome))
 
-    def note_read_again(self, partitions: Sequence[Partition]) -> None:
-        """Take a snapshot soon, because partitions were read again, and remove those ahead of them.
-
-        A log that Kafka has cut may grow past a snapshot from before. After a crash, that snapshot
-        would count batches that were lost as stored, and its offset vector would hide those that
-        were appended in their place.
-        """
-        for each in partitions:
-            self._read_again[each.name] = each.topic_id, each.table.next_offset
-
-    def note_cut(self, name: TopicPartition, topic_id: str) -> None:
-        """Take a snapshot soon, and remove all older ones that have a partition.
-
-        Another server owns it, and has found that its log was cut; this one does not know where.
-        """
-        self._read_again[name] = topic_id, 0
-
-    def not_ahead(self) -> Callable[[PartitionRows], bool]:
-        """Return a test of a snapshot's rows: whether no log was cut before them, as known now."""
-        ends = self._read_again.copy()
-
-        def is_valid(rows: PartitionRows) -> bool:
-            topic_id, end = ends.get(rows.partition, ("", 0))
-            return rows.topic_id != topic_id or rows.next_offset <= end
-
-        return is_valid
-
-    async def _remove_ahead(self, read_again: dict[TopicPartition, tuple[str, int]]) -> None:
-        """Remove the snapshots that are ahead of partitions as they were read again.
-
-        Raises:
-            OSError: one could not be removed.
-        """
-        for manifest in (await self._pool.run(self._snapshots.manifests))[1:]:
-            ahead = [
-                name
-                for name, (topic_id, end) in read_again.items()
-                if manifest.next_offset(name, topic_id) > end
-            ]
-            if ahead:
-                _log.warning("snapshot removed: a log was cut before it", number=manifest.number,
-                             partitions=[str(name) for name in ahead[:10]])  # fmt: skip
-                await self._pool.run(partial(self._snapshots.remove, manifest.number))
-        for name, found in read_again.items():
-            if self._read_again.get(name) == found:
-                del self._read_again[name]
-
     async def _pause(self, seconds: float) -> bool:
         """Wait; return False if it is time to stop."""
         with suppress(TimeoutError):
@@ -200,7 +150,6 @@ class Maintenance:
         async with self._snapshot_lock, LoopLag(_DELAY_LOOK_SECONDS) as delay:
             started = time.monotonic()
             batches, granted = self._counts.batches, self._leases.granted
-            read_again = self._read_again.copy()
             rows: dict[TopicPartition, PartitionRows] = {}
             await self._add_unloaded(rows)
             loaded: dict[Partition, PartitionRows] = {}
@@ -229,8 +178,6 @@ class Maintenance:
             work = partial(self._snapshots.write, now_ms, _one_by_one(content), leases)
             manifest = await self._pool.run(work)
             self.newest = manifest
-            if read_again:
-                await self._remove_ahead(read_again)
             # Only now: after a failure the next attempt must still see the changes.
             same = (batches, granted) == (self._batches_at_snapshot, self._granted_at_snapshot)
             self._alike = self._alike + 1 if same else 1
@@ -275,11 +222,10 @@ class Maintenance:
             changed = changed or self._alike < self._snapshots.keep
             late = time.monotonic() - last >= self._config.snapshot_seconds
             due = batches >= self._config.snapshot_batches or (late and changed)
-            if not (due or self._read_again):
+            if not due:
                 continue
             try:
                 if not await self.worth_a_snapshot():
-                    self._read_again.clear()  # there is none to remove
                     continue
                 await self.snapshot()
             except Exception as error:  # noqa: BLE001 - the last snapshot stays; try again

@@ -56,7 +56,7 @@ from pidlease.storage.errors import (
     OffsetRangeError,
 )
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import PartitionRows, TopicPartition
+from pidlease.storage.snapshots import PartitionOffset, PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
 #: How many former PIDs of a name are looked at: those before them have no state any more.
@@ -693,7 +693,12 @@ class Partition:
 
     def rows(self) -> PartitionRows:
         """Return this partition's part of a snapshot, as of now."""
-        return self.table.rows()._replace(next_offset=self._appends.applied)
+        return self.position.rows(self.name, dict(self.table.states))
+
+    @property
+    def position(self) -> PartitionOffset:
+        """The offset before which everything is applied for certain, and of which log it is."""
+        return self.table.position(self._appends.applied, self._appends.leader_epoch)
 
     def settle(self) -> bool:
         """Start a catch-up if it would move the applied offset on; False: it would not."""
@@ -901,6 +906,11 @@ class Partition:
     def stopped(self) -> str:
         """Why it accepts no appends although this server serves it; empty: it accepts them."""
         return "" if self.elsewhere else self.log.stopped
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether its log has lost records that were known to be in it."""
+        return isinstance(self.log, ForwardingLog) and self.log.has_lost
 
     def leave_to(self, reason: str) -> None:
         """Admit no more batches, because this server does not own the partition.

@@ -10,7 +10,7 @@ from pidlease.core.rules import rules_of
 from pidlease.core.state import ProducerState
 from pidlease.engine.batch_identity import identity_of
 from pidlease.kafka.records.writer_batch import LoggedBatch
-from pidlease.storage.snapshots import PartitionRows, TopicPartition
+from pidlease.storage.snapshots import PartitionOffset, PartitionRows, TopicPartition
 from pidlease.storage.topics.topic_store import Topic
 
 
@@ -59,11 +59,21 @@ class ProducerTable:
                         self.changed.add(pid)
             self.next_offset = max(self.next_offset, header.last_offset + 1)
 
-    def rows(self) -> PartitionRows:
-        """Return the partition's rows for a snapshot."""
-        return PartitionRows(
-            self.name, self.topic_id, self.next_offset, self.hole_ms, dict(self.states)
+    def position(self, next_offset: int, leader_epoch: int) -> PartitionOffset:
+        """Return the partition's entry in the offset vector of a snapshot.
+
+        Parameters:
+            next_offset: the first offset that is not applied for certain.
+            leader_epoch: the leader epoch that was confirmed for what is applied; -1: the log has
+                none.
+        """
+        return PartitionOffset(
+            self.topic_id, next_offset, self.hole_ms, leader_epoch, self.next_offset
         )
+
+    def rows(self) -> PartitionRows:
+        """Return the partition's rows for a snapshot of a log without leader epochs."""
+        return self.position(self.next_offset, -1).rows(self.name, dict(self.states))
 
     # ------------------------------------------------------------------ reports
 

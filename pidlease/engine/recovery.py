@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -15,11 +15,13 @@ from pidlease.engine.partition_context import PartitionContext
 from pidlease.engine.producer_table import ProducerTable
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.engine.unloaded_partitions import UnloadedPartition
-from pidlease.log.ports import ForwardingLog, LogStore, PartitionLog
+from pidlease.log.ports import LogStore, PartitionLog
+from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError, is_unreadable, reason_for_clients
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
     Manifest,
+    PartitionOffset,
     PartitionRows,
     Snapshot,
     SnapshotError,
@@ -60,6 +62,20 @@ class Recovered:
     held: list[UnloadedPartition]
 
 
+@dataclass(slots=True)
+class Base:
+    """Where the replay of a partition begins.
+
+    Attributes:
+        rows: the states to begin with; None: the log is replayed from its start.
+        is_other: whether other states were known, of a log that is not this one: of a former topic
+            of the name, or with records that Kafka has lost.
+    """
+
+    rows: PartitionRows | None = None
+    is_other: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """Recovers the state at a start."""
@@ -85,13 +101,13 @@ class Recovery:
         awaited = await self.pool.run(self.store.awaited)
         manifests = await self.pool.run(self.snapshots.manifests)
         partitions = await self._open(topics, manifests[0] if manifests else None)
-        snapshot = await self.pool.run(partial(self._choose, manifests, partitions))
+        snapshot, bases = await self.pool.run(partial(self._bases, manifests, partitions))
         await self.pool.run(self.leases.blocks.load)
         at_ends = await self._is_first(snapshot)
         if at_ends:
             await self._begin_at_ends(partitions)
         else:
-            await self._replay(partitions, snapshot)
+            await self._replay(partitions, bases)
         if snapshot is not None:
             self.leases.restore_rows(snapshot.leases)
         for partition in partitions:
@@ -118,7 +134,8 @@ class Recovery:
         for partition in partitions:
             end = partition.log.end_offset
             partition.table.restore({}, end, hole_ms)
-            ends.append(PartitionRows(partition.name, partition.topic_id, end, hole_ms, {}))
+            entry = partition.position._replace(next_offset=end, hole_ms=hole_ms, end_offset=end)
+            ends.append(entry.rows(partition.name, {}))
         try:
             await self.pool.run(partial(self.store.note_first_service, ends))
         except OSError as error:
@@ -143,58 +160,57 @@ class Recovery:
                 await asyncio.sleep(0)  # let requests for the progress run
         return partitions
 
-    def _choose(self, manifests: list[Manifest], partitions: list[Partition]) -> Snapshot | None:
-        """Return the newest snapshot that is intact and not ahead of the log."""
-        ends = {p.name: (p.topic_id, p.log.end_offset) for p in partitions if not p.log.stopped}
+    def _bases(
+        self, manifests: list[Manifest], partitions: list[Partition]
+    ) -> tuple[Snapshot | None, dict[TopicPartition, Base]]:
+        """Return the newest intact snapshot, and where the replays of the logs begin."""
+        newest: Snapshot | None = None
+        bases = {each.name: Base() for each in partitions}
+        logs = {each.name: each for each in partitions if not each.log.stopped}
         for manifest in manifests:
-            beyond = [
-                name
-                for name, entry in manifest.offset_vector.items()
-                if name in ends
-                and ends[name][0] == entry.topic_id
-                and ends[name][1] < entry.next_offset
-            ]
-            if beyond:
-                # Remove it: when the log has grown past it, its states would count lost batches as
-                # appended.
-                _log.error("snapshot removed: the log ends before it", number=manifest.number,
-                           partitions=[str(name) for name in beyond[:10]])  # fmt: skip
-                self.snapshots.remove(manifest.number)
+            entries = {name: entry for name, entry in manifest.offset_vector.items()
+                       if name in logs and bases[name].rows is None}  # fmt: skip
+            fitting = self._fitting(logs, entries, bases)
+            if newest is not None and not fitting:
                 continue
             try:
-                return self.snapshots.load(manifest.number)
+                snapshot = self.snapshots.load(manifest.number)
             except SnapshotError as error:
                 _log.error("snapshot skipped", number=manifest.number, reason=str(error))
-        return None
+                continue
+            if newest is None:
+                newest = snapshot
+                for each in partitions:
+                    rows = rows_of(snapshot, each.name) if each.log.stopped else None
+                    if rows is not None and rows.topic_id == each.topic_id:
+                        bases[each.name].rows = rows  # for the next attempt
+            for name in fitting:
+                bases[name].rows = entries[name].rows(name, snapshot.producers[name])
+        first = {name: rows for name, each in logs.items() if bases[name].rows is None
+                 and (rows := self.store.first_rows(name, each.topic_id)) is not None}  # fmt: skip
+        for name in self._fitting(logs, {n: rows.entry for n, rows in first.items()}, bases):
+            bases[name].rows = first[name]
+        return newest, bases
 
-    async def _replay(self, partitions: list[Partition], snapshot: Snapshot | None) -> None:
-        known = {each.name: rows_of(snapshot, each.name) or first_rows(self.store, each)
-                 for each in partitions}  # fmt: skip
+    def _fitting(
+        self,
+        logs: Mapping[TopicPartition, Partition],
+        entries: Mapping[TopicPartition, PartitionOffset],
+        bases: Mapping[TopicPartition, Base],
+    ) -> set[TopicPartition]:
+        """Return the partitions whose logs are those of entries, and note the others."""
+        fitting = fitting_entries(self.store, logs, entries)
+        for name in entries.keys() - fitting:
+            bases[name].is_other = True
+        return fitting
+
+    async def _replay(self, partitions: list[Partition], bases: dict[TopicPartition, Base]) -> None:
         if self.others is not None:
-            ids = {each.name: each.topic_id for each in partitions}
-            starts = {each.name: each.log.kept_offset for each in partitions}
-            offsets = {
-                name: rows.next_offset
-                if rows is not None
-                and rows.topic_id == ids[name]
-                and rows.next_offset >= starts[name]
-                else -1
-                for name, rows in known.items()
-            }
-            found = await self.others(offsets)
-            logs = {each.name: each.log for each in partitions}
-            fitting = [each for name, each in found.items() if each.topic_id == ids[name]]
-            for start in range(0, len(fitting), _AT_ONCE):
-                some = fitting[start : start + _AT_ONCE]
-                there = await asyncio.gather(
-                    *(reaches(logs[each.partition], each.next_offset) for each in some)
-                )
-                known |= {each.partition: each for each, is_there in zip(some, there, strict=True)
-                          if is_there}  # fmt: skip
+            await self._fetch(self.others, partitions, bases)
         now_ms = self.context.clock_ms()
         self.replay.total = len(partitions)
         for partition in partitions:
-            begin(partition, known[partition.name], now_ms)
+            begin(partition, bases[partition.name], now_ms)
             self.replay.begin(partition)
 
         def replay_one(partition: Partition) -> None:
@@ -203,6 +219,24 @@ class Recovery:
 
         # Large batches are checked without the interpreter's lock, so each core helps.
         await self.pool.run_each(replay_one, partitions, first_threads=os.cpu_count() or 1)
+
+    async def _fetch(
+        self,
+        others: OtherStates,
+        partitions: list[Partition],
+        bases: dict[TopicPartition, Base],
+    ) -> None:
+        """Begin with what other servers know, where that is much more."""
+        logs = {each.name: each for each in partitions if not each.log.stopped}
+        offsets = {}
+        for name, each in logs.items():
+            rows = bases[name].rows
+            is_enough = rows is not None and rows.next_offset >= each.log.kept_offset
+            offsets[name] = rows.next_offset if rows is not None and is_enough else -1
+        found = await others(offsets)
+        entries = {name: rows.entry for name, rows in found.items() if name in logs}
+        for name in await self.pool.run(partial(fitting_entries, self.store, logs, entries)):
+            bases[name].rows = found[name]
 
     def _unloaded(
         self, snapshot: Snapshot | None, awaited: list[Topic], partitions: list[Partition]
@@ -226,60 +260,111 @@ def rows_of(snapshot: Snapshot | None, name: TopicPartition) -> PartitionRows | 
     entry = snapshot.manifest.offset_vector.get(name) if snapshot else None
     if snapshot is None or entry is None:
         return None
-    producers = snapshot.producers[name]
-    return PartitionRows(name, entry.topic_id, entry.next_offset, entry.hole_ms, producers)
+    return entry.rows(name, snapshot.producers[name])
 
 
-async def reaches(log: PartitionLog, offset: int) -> bool:
-    """Return whether a log goes up to an offset that another server has read it to.
+def fitting_entries(
+    store: LogStore,
+    logs: Mapping[TopicPartition, Partition],
+    entries: Mapping[TopicPartition, PartitionOffset],
+) -> set[TopicPartition]:
+    """Return the partitions whose logs are those from which entries were made. Blocks.
 
-    If not, Kafka has cut it since. What that server knows then has batches that were lost.
+    A log is that if its topic has the same id, and it is as it was up to the entry's offset: Kafka
+    may have lost its end since, and have appended other batches. A log that cannot be asked now is
+    stopped, and is opened again later.
     """
-    if offset <= log.end_offset:
-        return True
-    try:
-        # Others go on appending: its end is not what it was when it was opened.
-        return isinstance(log, ForwardingLog) and offset <= await log.look()
-    except LogError:
-        return False
+    epochs = {
+        name: entry.leader_epoch
+        for name, entry in entries.items()
+        if entry.leader_epoch >= 0 and entry.topic_id == logs[name].topic_id
+    }
+    reached = store.ends_of_epochs(epochs) if epochs else {}
+    fitting = set()
+    for name, entry in entries.items():
+        log = logs[name].log
+        if entry.topic_id != logs[name].topic_id:
+            _log.info("states are of a former topic of the name", partition=str(name))
+        elif name in epochs and name not in reached:
+            log.stop("whether Kafka still has what was known of it cannot be asked now")
+        elif entry.needed_end > min(log.end_offset, reached.get(name, log.end_offset)):
+            _log.error("states are not used: Kafka has lost records before their offset",
+                       partition=str(name), offset=entry.needed_end, end=log.end_offset,
+                       cut_at=reached.get(name, log.end_offset))  # fmt: skip
+        else:
+            fitting.add(name)
+    return fitting
 
 
-def first_rows(store: LogStore, partition: Partition) -> PartitionRows | None:
-    """Return where a partition's log begins to have batches of leased PIDs, if that is known."""
-    found = store.first_rows(partition.name, partition.topic_id)
-    # A log that ends before it has lost records, and may have had others there.
-    return None if found is None or found.next_offset > partition.log.end_offset else found
+class KeptRows:
+    """The rows of partitions in the kept snapshots, newest first, which are read once if at all."""
+
+    def __init__(self, snapshots: SnapshotStore) -> None:
+        self._snapshots: Final = snapshots
+        self._loaded: Final[dict[int, Snapshot | None]] = {}
+
+    def of(self, name: TopicPartition) -> Iterator[PartitionRows]:
+        """Yield the rows of a partition. Blocks."""
+        for manifest in self._snapshots.manifests():
+            if name in manifest.offset_vector:
+                rows = rows_of(self._load(manifest.number), name)
+                if rows is not None:
+                    yield rows
+
+    def _load(self, number: int) -> Snapshot | None:
+        if number not in self._loaded:
+            try:
+                self._loaded[number] = self._snapshots.load(number)
+            except SnapshotError as error:
+                self._loaded[number] = None
+                LINES.write(_log, "error", "snapshot skipped", kind_of(error), number=number,
+                            reason=str(error))  # fmt: skip
+        return self._loaded[number]
 
 
-def begin(partition: Partition, rows: PartitionRows | None, now_ms: int) -> None:
-    """Restore a partition's states from a snapshot, and note if earlier history is missing.
+def base_of(store: LogStore, partition: Partition, candidates: Iterable[PartitionRows]) -> Base:
+    """Return where the replay of a partition begins: the first rows that its log still has. Blocks.
+
+    Parameters:
+        candidates: rows of the partition, the best ones first.
+    """
+    base, name = Base(), partition.name
+    for rows in candidates:
+        if fitting_entries(store, {name: partition}, {name: rows.entry}):
+            base.rows = rows
+            break
+        base.is_other = True
+    return base
+
+
+def begin(partition: Partition, base: Base, now_ms: int) -> None:
+    """Restore a partition's states, and note if earlier history is missing.
 
     Parameters:
         partition: its log is open, and nothing is applied.
-        rows: the snapshot's rows; None: there are none.
+        base: where its replay begins.
         now_ms: the time, in ms since 1970.
     """
-    begin_at(partition.table, partition.log.kept_offset, rows, now_ms)
+    begin_at(partition.table, partition.log.kept_offset, base, now_ms)
 
 
-def begin_at(known: ProducerTable, start: int, rows: PartitionRows | None, now_ms: int) -> None:
-    """Restore states from a snapshot, and note if earlier history is missing.
+def begin_at(known: ProducerTable, start: int, base: Base, now_ms: int) -> None:
+    """Restore states, and note if earlier history is missing.
 
     Parameters:
         known: gets the states; nothing is applied yet.
         start: the first offset that the log still has.
-        rows: the snapshot's rows; None: there are none.
+        base: where the replay begins.
         now_ms: the time, in ms since 1970.
     """
-    if rows is None or rows.topic_id != known.topic_id:
-        # The rows are of a former topic: its producers continue their numbers.
-        missing = start > 0 or rows is not None
-        known.restore({}, start, now_ms if missing else known.hole_ms)
-        return
+    rows = base.rows
+    offset = 0 if rows is None else rows.next_offset
     # Of another server's rows, the former topic may be unknown there.
-    hole_ms = now_ms if rows.next_offset < start else max(rows.hole_ms, known.hole_ms)
+    hole_ms = known.hole_ms if rows is None else max(rows.hole_ms, known.hole_ms)
+    if base.is_other or offset < start:
+        hole_ms = now_ms  # producers of the missing part continue their numbers
     # Copy the states: if the log cannot be read to its end now, the next attempt needs them.
-    known.restore(dict(rows.producers), max(rows.next_offset, start), hole_ms)
+    known.restore({} if rows is None else dict(rows.producers), max(offset, start), hole_ms)
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:

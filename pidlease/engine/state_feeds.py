@@ -309,7 +309,5 @@ def _offset(source: Partition | UnloadedPartition | None) -> int:
 def _rows(
     name: TopicPartition, source: Partition | UnloadedPartition, offset: int, rows: dict[int, bytes]
 ) -> PartitionRows:
-    if isinstance(source, Partition):
-        return PartitionRows(name, source.topic_id, offset, source.hole_ms, rows)
-    known = source.snapshotted
-    return PartitionRows(name, known.topic_id, offset, known.hole_ms, rows)
+    known = source.position if isinstance(source, Partition) else source.snapshotted.entry
+    return known._replace(next_offset=offset).rows(name, rows)

@@ -31,6 +31,21 @@ class UnloadedPartition:
         #: The other fields of the rows; offset -1: the producers are not complete yet.
         self.snapshotted = rows._replace(producers={})
 
+    def is_newer_log(self, rows: PartitionRows) -> bool:
+        """Return whether rows are older than its leader epoch: Kafka may have cut the log since."""
+        known = self.snapshotted
+        return rows.topic_id == known.topic_id and rows.leader_epoch < known.leader_epoch
+
+    def is_same_log(self, rows: PartitionRows, *, begun: bool) -> bool:
+        """Return whether rows and its producers are of the same log.
+
+        Parameters:
+            begun: whether the rows follow others that are here; then the owner's log was not cut.
+        """
+        known = self.snapshotted
+        same = begun or rows.leader_epoch == known.leader_epoch
+        return same and rows.topic_id == known.topic_id
+
     def is_in_flight(self, pid: int) -> bool:  # noqa: ARG002 - an unloaded partition has no appends
         """Return False: no batch is in flight."""
         return False
@@ -56,8 +71,6 @@ class UnloadedPartitions:
         self._leases: Final = leases
         self._clock_ms: Final = clock_ms
         self._unloaded: dict[TopicPartition, UnloadedPartition] = {}
-        #: Gets partitions, with their topic ids, if the owner has found that the log was cut.
-        self.cut: Callable[[TopicPartition, str], None] = lambda _name, _topic_id: None
         #: Since when a topic is not seen, by name.
         self._unseen_ms: dict[str, int] = {}
 
@@ -67,16 +80,6 @@ class UnloadedPartitions:
     def begin_with(self, unloaded: Iterable[UnloadedPartition]) -> None:
         """Begin with a recovery's unloaded partitions; the leases have them already."""
         self._unloaded = {each.snapshotted.partition: each for each in unloaded}
-
-    def of(self, partition: Partition) -> PartitionRows | None:
-        """Return the rows to load a partition with; None: replay its whole log."""
-        unloaded = self._unloaded.get(partition.name)
-        if (
-            unloaded is None
-            or not 0 <= unloaded.snapshotted.next_offset <= partition.log.end_offset
-        ):
-            return None
-        return unloaded.rows()
 
     def unloaded(self, name: TopicPartition) -> UnloadedPartition | None:
         """Return a partition; None: it is not there."""
@@ -99,7 +102,7 @@ class UnloadedPartitions:
         """Add a partition that this server does not serve any more, unless more is known of it."""
         unloaded = self._unloaded.get(rows.partition)
         known = None if unloaded is None else unloaded.snapshotted
-        if known is None or known.topic_id != rows.topic_id or known.next_offset < rows.next_offset:
+        if known is None or known.topic_id != rows.topic_id or _is_newer(rows, known):
             await self.merge(rows, None)
 
     async def merge(
@@ -120,11 +123,12 @@ class UnloadedPartitions:
         known = self._unloaded.get(name)
         if onto is not None and known is not onto:
             return None
-        if known is None or known.snapshotted.topic_id != rows.topic_id:
-            former, known = known, UnloadedPartition(rows._replace(next_offset=-1, producers={}))
-            self._unloaded[name] = known
-            if former is not None:
-                await self._leases.leave(former)
+        if known is not None and known.is_newer_log(rows):
+            return known
+        if known is None or not known.is_same_log(rows, begun=onto is not None):
+            known = await self._begin(rows)
+        end_offset = max(rows.entry.needed_end, known.snapshotted.end_offset)
+        known.snapshotted = known.snapshotted._replace(end_offset=end_offset)
         changed = iter(rows.producers.items())
         while some := list(islice(changed, _AT_ONCE)):
             # A stand-in PID may have been dropped since it was read; then the name gets another.
@@ -142,7 +146,16 @@ class UnloadedPartitions:
             return None
         if rows.next_offset >= known.snapshotted.next_offset:
             # Last: until all rows are there, the log is read from the former offset on.
-            known.snapshotted = rows._replace(producers={})
+            known.snapshotted = rows._replace(producers={}, end_offset=end_offset)
+        return known
+
+    async def _begin(self, rows: PartitionRows) -> UnloadedPartition:
+        """Return a partition without producers, in the place of what is here of it."""
+        former = self._unloaded.get(rows.partition)
+        known = UnloadedPartition(rows._replace(next_offset=-1, producers={}))
+        self._unloaded[rows.partition] = known
+        if former is not None:
+            await self._leases.leave(former)
         return known
 
     async def replace(self, rows: PartitionRows) -> UnloadedPartition | None:
@@ -156,10 +169,6 @@ class UnloadedPartitions:
         """
         name = rows.partition
         former, new = self._unloaded.get(name), UnloadedPartition(rows._replace(producers={}))
-        before: Mapping[int, Packed] = {}
-        cut = False
-        if former is not None and former.snapshotted.topic_id == rows.topic_id:
-            before, cut = former.producers, rows.next_offset < former.snapshotted.next_offset
         gone: UnloadedPartition | None = new
         try:
             coming = iter(rows.producers.items())
@@ -168,15 +177,11 @@ class UnloadedPartitions:
                     return None
                 self._leases.restore([pid for pid, _ in some], new)
                 new.producers.update(some)
-                cut = cut or any(_is_older(pid, state, before.get(pid)) for pid, state in some)
                 await asyncio.sleep(0)
             if self._unloaded.get(name) is not former:
                 return None
-            cut = cut or len(before) > len(new.producers)  # the first batches of some were lost
             # Last: until all rows are there, a takeover begins with the former ones.
             self._unloaded[name], gone = new, former
-            if cut:
-                self.cut(name, rows.topic_id)
             return new
         finally:
             if gone is not None:
@@ -226,6 +231,11 @@ class UnloadedPartitions:
                 other = topic.topic_id != unloaded.snapshotted.topic_id
             if other:
                 await self.forget(name)
+
+
+def _is_newer(rows: PartitionRows, known: PartitionRows) -> bool:
+    """Return whether rows say more of a log than others: if Kafka cuts it, its epoch rises."""
+    return (rows.leader_epoch, rows.next_offset) > (known.leader_epoch, known.next_offset)
 
 
 def _is_older(pid: int, state: Packed, other: Packed | None) -> bool:

@@ -1,6 +1,6 @@
 """The engine's interfaces to the log: partitions, their writers, and the store of all of them."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -231,6 +231,14 @@ class ForwardingLog(PartitionLog, Protocol):
         """How long the log deduplicates for a producer that does not write, in ms; 0: unknown."""
 
     @property
+    def leader_epoch(self) -> int:
+        """A leader epoch: what is known was in the log when it was current."""
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the log has lost records that were known to be in it."""
+
+    @property
     def confirmed(self) -> bool:
         """Whether there was no sign since the last `look` that the log may be another one.
 
@@ -405,6 +413,13 @@ class LogStore(Protocol):
     def first_rows(self, name: TopicPartition, topic_id: str) -> PartitionRows | None:  # noqa: ARG002
         """Return where a log begins to have batches of leased PIDs, if that was noted."""
         return None
+
+    def ends_of_epochs(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:  # noqa: ARG002
+        """Return up to which offset logs are as they were under leader epochs.
+
+        Without the logs that cannot be asked now, or have no leader epochs.
+        """
+        return {}
 
     def topics(self) -> list[Topic]:
         """Return the topics that can be read."""

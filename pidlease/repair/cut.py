@@ -34,7 +34,6 @@ from pidlease.storage.files import (
     write_aside,
 )
 from pidlease.storage.snapshots import (
-    PartitionRows,
     SnapshotError,
     SnapshotStore,
     TopicPartition,
@@ -151,7 +150,7 @@ def _replace_snapshots(store: SnapshotStore, losses: Losses, now_ms: int) -> Non
         except SnapshotError:
             continue
         rows = [
-            losses.rows if each == name else PartitionRows(each, *entry, newest.producers[each])
+            losses.rows if each == name else entry.rows(each, newest.producers[each])
             for each, entry in newest.manifest.offset_vector.items()
         ]
         store.write(now_ms, rows, newest.leases)

@@ -10,7 +10,7 @@ from pidlease.core.producer_names import ProducerNames
 from pidlease.core.state import ProducerState
 from pidlease.engine.batch_identity import identity_of
 from pidlease.engine.producer_table import ProducerTable
-from pidlease.engine.recovery import begin_at
+from pidlease.engine.recovery import Base, begin_at, rows_of
 from pidlease.kafka.records.writer_batch import LoggedBatch, logged
 from pidlease.log.segments.batch_search import Broken, walk
 from pidlease.log.segments.durable_mark import MARK_NAME
@@ -181,11 +181,8 @@ def _state_at(
 ) -> ProducerTable:
     """Return the producers' states at the end of the intact part, as a start restores them."""
     known = ProducerTable(name, topic, context.names, 0)
-    rows = None
-    if before is not None:
-        entry = before.manifest.offset_vector[name]
-        rows = PartitionRows(name, *entry, before.producers[name])
-    begin_at(known, view.kept_offset, rows, context.now_ms)
+    base = Base(None if before is None else rows_of(before, name))
+    begin_at(known, view.kept_offset, base, context.now_ms)
     if known.next_offset < view.end_offset:
         scanned = view.scan(known.next_offset)
         known.replay((logged(header, data) for _, header, data in scanned), context.now_ms)

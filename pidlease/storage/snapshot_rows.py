@@ -66,6 +66,11 @@ class PartitionRows(NamedTuple):
         hole_ms: when earlier history was found missing, in ms since 1970; -1: the history is
             complete. A PID from an older block may have had state here, even if the PID is young.
         producers: PID -> packed state.
+        leader_epoch: with Kafka as the log, a leader epoch: what is applied was in the log when it
+            was current. If a leader's log is as it was then up to `end_offset`, it still is; -1:
+            the log has no leader epochs.
+        end_offset: the offset after all batches that the states may have; while outcomes are
+            unknown, it is far above `next_offset`.
     """
 
     partition: TopicPartition
@@ -73,6 +78,15 @@ class PartitionRows(NamedTuple):
     next_offset: int
     hole_ms: int
     producers: Mapping[int, Packed]
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+    @property
+    def entry(self) -> "PartitionOffset":
+        """The entry in the offset vector."""
+        return PartitionOffset(
+            self.topic_id, self.next_offset, self.hole_ms, self.leader_epoch, self.end_offset
+        )
 
 
 class PartitionOffset(NamedTuple):
@@ -81,3 +95,17 @@ class PartitionOffset(NamedTuple):
     topic_id: str
     next_offset: int
     hole_ms: int
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+    @property
+    def needed_end(self) -> int:
+        """The offset up to which a log must be as it was when the states were made."""
+        return max(self.next_offset, self.end_offset)
+
+    def rows(self, partition: TopicPartition, producers: Mapping[int, Packed]) -> PartitionRows:
+        """Return the rows of a partition with this entry."""
+        return PartitionRows(
+            partition, self.topic_id, self.next_offset, self.hole_ms, producers,
+            self.leader_epoch, self.end_offset,
+        )  # fmt: skip

@@ -259,8 +259,9 @@ def producer_batches(
             state has ended meanwhile.
     """
     groups: dict[int, _SameSize] = {}
-    for partition, topic_id, next_offset, hole_ms, known in partitions:
-        offsets[partition] = PartitionOffset(topic_id, next_offset, hole_ms)
+    for each in partitions:
+        partition, known = each.partition, each.producers
+        offsets[partition] = each.entry
         ids = _producer_ids(known, names)
         producers = _identified(known, ids)
         sizes = set(map(len, producers.values()))

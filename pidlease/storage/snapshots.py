@@ -275,9 +275,10 @@ def _name(number: int) -> str:
 
 def _encode_manifest(manifest: Manifest) -> bytes:
     topics: dict[str, dict[str, Any]] = {}
-    for (topic, partition), (topic_id, offset, hole_ms) in manifest.offset_vector.items():
-        entry = topics.setdefault(topic, {"topic_id": topic_id, "partitions": {}})
-        entry["partitions"][str(partition)] = {"next_offset": offset, "hole_ms": hole_ms}
+    for (topic, partition), offset in manifest.offset_vector.items():
+        fields = offset._asdict()
+        entry = topics.setdefault(topic, {"topic_id": fields.pop("topic_id"), "partitions": {}})
+        entry["partitions"][str(partition)] = fields
     body = json.dumps(
         {
             "format": FORMAT_VERSION,
@@ -301,9 +302,7 @@ def _decode_manifest(content: bytes) -> Manifest:
     if body["format"] > FORMAT_VERSION:
         raise ValueError(f"format {body['format']} is newer than {FORMAT_VERSION}")
     offsets = {
-        TopicPartition(topic, int(number)): PartitionOffset(
-            entry["topic_id"], part["next_offset"], part["hole_ms"]
-        )
+        TopicPartition(topic, int(number)): PartitionOffset(entry["topic_id"], **part)
         for topic, entry in body["topics"].items()
         for number, part in entry["partitions"].items()
     }

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from pidlease.core.producer_names import ProducerNames
 from pidlease.core.topic_partition import TopicPartition
-from pidlease.storage.snapshot_rows import PartitionOffset, PartitionRows, SnapshotError
+from pidlease.storage.snapshot_rows import PartitionOffset, SnapshotError
 from pidlease.storage.snapshot_tables import PRODUCERS_SCHEMA, producer_batches, read_producers
 from pidlease.storage.snapshots import FORMAT_VERSION
 from pidlease.storage.state_updates import StateUpdate, StateUpdates
@@ -33,11 +33,9 @@ def encode_updates(updates: StateUpdates, names: ProducerNames) -> bytes:
         "format": FORMAT_VERSION,
         "more": updates.more,
         "partitions": [
-            [*each.rows.partition, *each.rows[1:4], each.begins, each.ends]
+            [*each.rows.partition, each.rows.entry, each.begins, each.ends, each.owned]
             for each in updates.updates
         ],
-        # Not in the rows above: servers of earlier versions read them by their number of columns.
-        "owned": [each.owned for each in updates.updates],
     }
     schema = PRODUCERS_SCHEMA.with_metadata({_METADATA: json.dumps(head).encode()})
     sink = pa.BufferOutputStream()
@@ -72,15 +70,10 @@ def decode_updates(content: bytes, names: ProducerNames) -> StateUpdates:
         table = stream.read_all()
         entries = [(TopicPartition(topic, number), *rest)
                    for topic, number, *rest in head["partitions"]]  # fmt: skip
-        owned = head.get("owned") or [False] * len(entries)
         states = read_producers([table], [name for name, *_ in entries], names)
         updates = [
-            StateUpdate(
-                PartitionRows(name, topic_id, offset, hole_ms, states[name]), begins, ends, bool(of)
-            )
-            for (name, topic_id, offset, hole_ms, begins, ends), of in zip(
-                entries, owned, strict=True
-            )
+            StateUpdate(PartitionOffset(*entry).rows(name, states[name]), begins, ends, owned)
+            for name, entry, begins, ends, owned in entries
         ]
         return StateUpdates(updates, bool(head["more"]))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:

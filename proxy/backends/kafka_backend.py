@@ -469,6 +469,7 @@ class KafkaBackend(Backend):
         self._engine = engine
         engine.ask_log = self._upstream.cluster.missing
         self._upstream.cluster.on_change.append(noted)
+        self._upstream.on_read_again = self._changed.set
         engine.expect(self._topics())
         self._changed.set()  # sync topics that could not be read at the start
         self._tasks.append(asyncio.create_task(self._follow(engine)))

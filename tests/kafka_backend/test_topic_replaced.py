@@ -13,11 +13,15 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from pidlease.client import LeasedProducer
 from tests.crash.readback import consume
 from tests.crash.seeds import SOAK, new_random
-from tests.http_api.appending import RAW, path_of, producer
 from tests.http_api.lives import ask
+from tests.kafka_backend.repeatable import (
+    append_until_taken,
+    repeatable,
+    resume_at,
+    send_named,
+)
 from tests.kafka_backend.several import PARTITIONS, Several, several
 from tests.servers.kafka import KafkaServer
 from tests.servers.pidlease import PidleaseServer, in_front_of
@@ -30,53 +34,6 @@ _SENT: Final = 8
 _ROUNDS: Final = 20 if SOAK else 2
 #: The metadata is not refreshed by itself: whatever shows the new topic, it is not that.
 _NEVER: Final = "3600"
-
-
-def _append(
-    server: PidleaseServer, topic: str, partition: int, content: bytes, headers: dict[str, Any]
-) -> dict[str, Any]:
-    """Append a record, again while the error is one that may be retried."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        status, answer = ask(server, "POST", path_of(topic, partition), content,
-                             {**RAW, **headers}, timeout_s=WAIT_S)  # fmt: skip
-        if status == 200:
-            return answer
-        assert status in (404, 503), (status, answer)
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.05)
-
-
-def _repeats(prefix: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Requests that may be sent again: of a producer, and under idempotency keys."""
-    for number in range(_SENT):
-        yield b"%s-seq%d" % (prefix.encode(), number), producer(prefix, 0, number)
-        key = {"idempotency-key": f'"{prefix}{number}"'}
-        yield b"%s-key%d" % (prefix.encode(), number), key
-
-
-async def _resume_at(server: PidleaseServer, topic: str, name: str, partition: int) -> int:
-    """Return where a name continues, by a lease that is asked for once more."""
-    deadline = time.monotonic() + WAIT_S
-    body = b'{"topic": "%s", "partition": %d, "name": "%s", "policy": "strict"}' % (
-        topic.encode(), partition, name.encode(),
-    )  # fmt: skip
-    while True:
-        status, answer = await asyncio.to_thread(
-            ask, server, "POST", "/v1/leases", body, {"content-type": "application/json"}, WAIT_S
-        )
-        if status == 200:
-            return int(answer["resume_at"])
-        assert status in (404, 503), answer
-        assert time.monotonic() < deadline, answer
-        await asyncio.sleep(0.05)
-
-
-async def _named(server: PidleaseServer, topic: str, name: str, partition: int) -> None:
-    where = {"bootstrap_servers": server.bootstrap, "leases": server.http_url}
-    async with LeasedProducer(**where, name=name) as leased:  # type: ignore[arg-type]
-        for number in range(_SENT):
-            await leased.send_and_wait(topic, b"named%d" % number, partition=partition)
 
 
 def _delete(bootstrap: str, topic: str) -> None:
@@ -106,12 +63,12 @@ def test_by_kafkas_own_tools(kafka: KafkaServer, tmp_path: Path, number: int) ->
     with in_front_of(kafka, tmp_path, upstream_metadata_seconds=_NEVER) as server:
         server.start()
         _create(server.bootstrap, topic, 1)
-        requests = list(_repeats("p"))
+        requests = list(repeatable("p", _SENT))
         for content, headers in requests:
-            assert not _append(server, topic, 0, content, headers)["duplicate"]
-        asyncio.run(_named(server, topic, "n", 0))
+            assert not append_until_taken(server, topic, 0, content, headers)["duplicate"]
+        asyncio.run(send_named(server, topic, "n", 0, _SENT))
         content, headers = requests[0]
-        assert _append(server, topic, 0, content, headers)["duplicate"]
+        assert append_until_taken(server, topic, 0, content, headers)["duplicate"]
         _delete(kafka.bootstrap, topic)
         _create(kafka.bootstrap, topic, 1)
         first: list[Callable[[], None]] = [
@@ -131,11 +88,11 @@ def _check_stored(
     server: PidleaseServer, topic: str, requests: list[tuple[bytes, dict[str, Any]]]
 ) -> None:
     for content, headers in requests:
-        assert not _append(server, topic, 0, content, headers)["duplicate"], content
+        assert not append_until_taken(server, topic, 0, content, headers)["duplicate"], content
 
 
 def _check_resumes(server: PidleaseServer, topic: str) -> None:
-    assert asyncio.run(_resume_at(server, topic, "n", 0)) == 0
+    assert asyncio.run(resume_at(server, topic, "n", 0)) == 0
 
 
 @pytest.mark.parametrize("number", range(_ROUNDS))
@@ -188,10 +145,12 @@ def test_through_another_server(some: Several, number: int) -> None:
     owners = {each: some.members[some.owner(topic, each)].server for each in range(PARTITIONS)}
     others = [each for each, owner in owners.items() if owner is not via]
     assert others, "this server owns all of it"
-    requests = {each: list(_repeats(f"p{each}")) for each in range(PARTITIONS)}
+    requests = {each: list(repeatable(f"p{each}", _SENT)) for each in range(PARTITIONS)}
     for partition, some_requests in requests.items():
         for content, headers in some_requests:
-            assert not _append(owners[partition], topic, partition, content, headers)["duplicate"]
+            server = owners[partition]
+            answer = append_until_taken(server, topic, partition, content, headers)
+            assert not answer["duplicate"]
     _delete(via.bootstrap, topic)
     time.sleep(random.random() * 0.2)
     _create(via.bootstrap, topic, PARTITIONS)
@@ -199,7 +158,7 @@ def test_through_another_server(some: Several, number: int) -> None:
     random.shuffle(partitions)
     for partition in partitions:
         for content, headers in requests[partition]:
-            answer = _append(owners[partition], topic, partition, content, headers)
+            answer = append_until_taken(owners[partition], topic, partition, content, headers)
             assert not answer["duplicate"], (partition, content)
     found = _read(some.kafka.bootstrap, topic, PARTITIONS)
     assert sorted(found) == sorted(content for each in requests.values() for content, _ in each)

@@ -108,22 +108,22 @@ ENGINE: Final = (
     Mutant(
         "snapshot holds what is not durable",
         _PARTITION,
-        "._replace(next_offset=self._appends.applied)\n",
-        "._replace(producers=self.producers | self._pushed)\n",
+        "rows(self.name, dict(self.table.states))\n",
+        "rows(self.name, self.producers | self._pushed)\n",
         (PARTITION,),
     ),
     Mutant(
         "snapshot's vector runs ahead of its state",
         _PARTITION,
-        "._replace(next_offset=self._appends.applied)\n",
-        "._replace(next_offset=self._appends.applied + self.in_flight)\n",
+        "position(self._appends.applied, ",
+        "position(self._appends.applied + self.in_flight, ",
         (PARTITION,),
     ),
     Mutant(
         "snapshot beyond the log is used",
         _RECOVERY,
-        "            if beyond:",
-        "            if beyond == [None]:",
+        "        elif entry.needed_end > min(log.end_offset, reached.get(name, log.end_offset)):\n",
+        "        elif entry.needed_end > log.end_offset:\n",
         (RECOVERY,),
     ),
     Mutant(

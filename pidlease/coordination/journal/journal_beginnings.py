@@ -1,6 +1,6 @@
 """Where the logs of a Kafka cluster begin to have batches of leased PIDs, in a journal.
 
-    begin/<topic id>   {"topic": ..., "offsets": [0, 17, ...], "at_ms": ...}
+    begin/<topic id>   {"topic": ..., "offsets": [0, 17, ...], "epochs": [0, 3, ...], "at_ms": ...}
 
 The first server of a cluster puts the ends of all partitions, before it leases the first PID. So a
 server without a snapshot reads the logs from there, and not all that retention has left.
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from pidlease.coordination.journal.journal import Journal, Row
 
 _KIND: Final = "begin"
-#: Offsets in one batch of rows. Each takes up to twenty bytes.
-_OFFSETS_AT_ONCE: Final = 20_000
+#: Offsets in one batch of rows. Each takes up to thirty bytes, with its epoch.
+_OFFSETS_AT_ONCE: Final = 15_000
 #: Topics in one batch of rows.
 _TOPICS_AT_ONCE: Final = 2_000
 
@@ -24,11 +24,13 @@ class Beginning(NamedTuple):
     Attributes:
         topic: the topic's name, stored for the operator.
         offsets: by partition number.
+        epochs: the leader epochs then, by partition number: whether the log still goes so far.
         at_ms: when this was found, in ms since 1970; no PID had been leased before.
     """
 
     topic: str
     offsets: Sequence[int]
+    epochs: Sequence[int]
     at_ms: int
 
 

@@ -85,6 +85,10 @@ class Appender(Protocol):
     def applied(self) -> int:
         """The offset before which everything is applied for certain."""
 
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch that was confirmed for what is applied; -1: the log has none."""
+
     def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> CatchUp | None:
         """Return the catch-up that a producer's batch must wait for; None: none is needed.
 
@@ -138,6 +142,7 @@ class GroupAppender(Appender):
     lost = False
     writer = None
     replaced = False
+    leader_epoch = -1
 
     def __init__(self, log: PartitionLog, partition: AppendTarget) -> None:
         self._log: Final = log

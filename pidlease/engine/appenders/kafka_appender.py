@@ -151,6 +151,11 @@ class KafkaAppender(Appender, AppendReceiver):
     def applied(self) -> int:
         return self._applied_offset.applied
 
+    @property
+    @override
+    def leader_epoch(self) -> int:
+        return self._log.leader_epoch
+
     @override
     def caught_up(self, end: int, now_ms: int) -> None:
         self._applied_offset.read(end, now_ms)

@@ -32,7 +32,6 @@ from pidlease.observability.repeated_lines import LINES, kind_of
 from pidlease.storage.errors import LogError
 from pidlease.storage.io_pool import IoPool
 from pidlease.storage.snapshots import (
-    PartitionRows,
     Snapshot,
     SnapshotError,
     SnapshotStore,
@@ -102,8 +101,6 @@ class PartitionMoves:
         self.seconds: Final = Histogram(_BUCKETS)
         #: Gets what other servers know of partitions to take over; None: there are none.
         self.fetch: Callable[[Sequence[TopicPartition]], Awaitable[None]] | None = None
-        #: Returns a test of a snapshot's rows: whether no log was cut before them, as known now.
-        self.not_ahead: Callable[[], Callable[[PartitionRows], bool]] = lambda: lambda _: True
 
     @property
     def offsets_read(self) -> int:
@@ -226,12 +223,10 @@ class PartitionMoves:
             ):
                 await asyncio.sleep(_LANDING_POLL_SECONDS)
             await self._drop(partitions)
-            # Before the snapshot is read: those ahead of a cut log may be removed meanwhile.
-            is_valid = self.not_ahead()
             snapshot = await self._pool.run(self._newest)
             for each in partitions:
                 rows = rows_of(snapshot, each.name)
-                if rows is not None and is_valid(rows):
+                if rows is not None:
                     await self._table.held.put(rows)
             self.handed_over += len(partitions)
             _log.info("partitions handed over", partitions=len(partitions))

@@ -1,7 +1,8 @@
 """Topic sync: follows the topics that others create, delete and extend in a Kafka cluster."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -10,10 +11,11 @@ import structlog
 
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
-from pidlease.engine.recovery import begin, catch_up
+from pidlease.engine.recovery import KeptRows, begin, catch_up
 from pidlease.engine.topics.topic_table import TopicTable, UnseenTopic
 from pidlease.engine.unloaded_partitions import UNSEEN_MS_MAX
 from pidlease.storage.io_pool import IoPool
+from pidlease.storage.snapshots import SnapshotStore
 from pidlease.storage.topics.topic_settings import SettingError
 from pidlease.storage.topics.topic_store import Topic
 
@@ -29,18 +31,20 @@ class TopicSync:
     Parameters:
         table: the topics that this server knows.
         leases: forgets the producers of removed partitions.
+        snapshots: where the replay of a partition begins that is not known otherwise.
     """
 
-    def __init__(self, table: TopicTable, leases: Leases, pool: IoPool) -> None:
+    def __init__(
+        self, table: TopicTable, leases: Leases, pool: IoPool, snapshots: SnapshotStore
+    ) -> None:
         self._table: Final = table
         self._leases: Final = leases
         self._pool: Final = pool
+        self._snapshots: Final = snapshots
         #: Notes whether this server owns a partition that was opened; None: it owns all.
         self.claim: Callable[[Partition], bool] | None = None
         #: The ids of removed topics, by name: another topic may get the name.
         self._gone_ids: dict[str, str] = {}
-        #: Gets partitions that had stopped, and were read again: their logs may have been cut.
-        self.read_again: Callable[[Sequence[Partition]], None] = lambda _: None
         #: How many offsets of logs were read since the start.
         self.offsets_read = 0
 
@@ -136,7 +140,7 @@ class TopicSync:
         wanted = [each for each in numbers if each < len(before) and before[each].elsewhere]
         if wanted:
             opened, failure = await self._open(self._table.topics[name], before, wanted)
-            await self._replay(opened.values())
+            await self._replay(opened.values(), ())
             await self._table.change(self._show_taken(name, before, opened))
             if failure is not None:
                 raise failure
@@ -157,14 +161,22 @@ class TopicSync:
     ) -> None:
         """Open and replay some partitions of a topic: new ones, and stopped ones again."""
         opened, failure = await self._open(topic, before, wanted)
-        await self._replay(opened.values())
+        cut = {number for number in stopped if before[number].has_lost}
+        await self._replay(opened.values(), cut)
         await self._show(topic, before, stopped, opened)
         if failure is not None:
             raise failure
 
-    async def _replay(self, opened: Iterable[Partition]) -> None:
-        mine = [each for each in opened if self._claims(each)]
-        for outcome in await asyncio.gather(*map(self._begin, mine), return_exceptions=True):
+    async def _replay(self, opened: Iterable[Partition], cut: Container[int]) -> None:
+        """Read partitions.
+
+        Parameters:
+            cut: the numbers of those that have lost records since they were opened last.
+        """
+        kept = KeptRows(self._snapshots)
+        work = [self._begin(each, kept, is_cut=each.name.partition in cut)
+                for each in opened if self._claims(each)]  # fmt: skip
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
@@ -196,7 +208,6 @@ class TopicSync:
         topic = replace(topic, partitions=len(now))
         self._table.publish(topic, [now[number] for number in sorted(now)])
         again = [number for number in stopped if number in shown]
-        self.read_again([shown[number] for number in again if not before[number].elsewhere])
         await self._leave([before[number] for number in again])
         if shown:
             _log.info("topic found", topic=topic.name, partitions=topic.partitions,
@@ -230,10 +241,13 @@ class TopicSync:
         """Return whether this server owns a partition; if not, it is marked so."""
         return self.claim is None or self.claim(partition)
 
-    async def _begin(self, partition: Partition) -> None:
+    async def _begin(self, partition: Partition, kept: KeptRows, *, is_cut: bool) -> None:
         now_ms = self._leases.now_ms()
-        rows = self._table.held.of(partition) or self._table.first_rows(partition)
-        begin(partition, rows, now_ms)
+        held = self._table.held.rows_of(partition.name)
+        candidates = itertools.chain([] if held is None else [held], kept.of(partition.name))
+        base = await self._pool.run(partial(self._table.base_of, partition, candidates))
+        base.is_other = base.is_other or is_cut
+        begin(partition, base, now_ms)
         self.offsets_read += partition.offsets_to_apply
         await self._pool.run(partial(catch_up, partition, now_ms))
 

@@ -13,7 +13,7 @@ import structlog
 from pidlease.engine.leases.leases import Leases
 from pidlease.engine.partition import Partition
 from pidlease.engine.partition_context import PartitionContext
-from pidlease.engine.recovery import first_rows
+from pidlease.engine.recovery import Base, base_of
 from pidlease.engine.topics.topic_policies import TopicPolicies
 from pidlease.engine.unloaded_partitions import UnloadedPartition, UnloadedPartitions
 from pidlease.log.ports import LogStore
@@ -159,9 +159,16 @@ class TopicTable:
         unseen = (each.partitions for each in self.unseen.values())
         return [*self.all_partitions(), *itertools.chain.from_iterable(unseen)]
 
-    def first_rows(self, partition: Partition) -> PartitionRows | None:
-        """Return where a partition's log begins to have batches of leased PIDs, if it is known."""
-        return first_rows(self._store, partition)
+    def base_of(self, partition: Partition, candidates: Iterable[PartitionRows]) -> Base:
+        """Return where the replay of a partition begins. Blocks.
+
+        Parameters:
+            candidates: what is known of it, the best first. After them comes where its log begins
+                to have batches of leased PIDs.
+        """
+        first = self._store.first_rows(partition.name, partition.topic_id)
+        each = itertools.chain(candidates, [] if first is None else [first])
+        return base_of(self._store, partition, each)
 
     def partitions_to_snapshot(self) -> list[Partition]:
         """Return the partitions that the next snapshot must contain.

@@ -1,7 +1,7 @@
 """The Kafka client of a server: fetches, offsets and Produce for all partition logs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -67,6 +67,8 @@ class Upstream:
         self.channels: Final = ProduceChannels(self.cluster)
         #: Notices what others write to partitions, for readers that wait.
         self.ends: Final = EndWatch(self.cluster)
+        #: Called when a partition has stopped, and is to be read again.
+        self.on_read_again: Callable[[], None] = lambda: None
         self._reading: dict[int, _Readers] = {}
         self._closed = False
         #: Gaps in what leaders returned: partition -> first offset missing, first offset returned.
@@ -98,6 +100,10 @@ class Upstream:
     def stale(self) -> None:
         """Refresh the metadata soon: a leader may have changed."""
         self.cluster.stale()
+
+    def read_again(self) -> None:
+        """Have a partition that has stopped opened and read again."""
+        self.on_read_again()
 
     async def fetch(
         self,
@@ -156,13 +162,25 @@ class Upstream:
             raise UpstreamNonsenseError(f"{returned} for {place} at {offset}, which ends at {end}")
         return found
 
-    async def log_of(self, place: TopicPartition) -> LeaderLog:
+    async def log_of(self, place: TopicPartition, epoch: int = -1) -> LeaderLog:
         """Return a partition's log, as its leader reports it."""
-        found = await self.logs([place])
-        if place not in found:
+        leader = self._leader(place)
+        current = self.cluster.view.topics[place.topic].epochs[place.partition]
+        reached = -1
+        if epoch >= 0:
+            connection = await self.cluster.connection_to(leader)
+            row = (await ends_of_epochs(connection, {place: epoch}, current)).get(place)
+            if row is None or row.error_code.value:
+                self.stale()
+                raise UpstreamAwayError(f"{place} has another leader, or another leader epoch, now")
+            reached = max(int(row.end_offset), 0)
+        found = (await self._logs(leader, [place])).get(place)
+        if found is None:
             self.stale()
             raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
-        return found[place]
+        if epoch >= 0:  # of the leader with this epoch; there may be a newer one by now
+            found = found._replace(epoch=current, reached=reached)
+        return found
 
     async def stable_offset_of(self, place: TopicPartition) -> int:
         """Return a partition's last stable offset."""
@@ -177,14 +195,6 @@ class Upstream:
         if place not in rows:
             raise UpstreamAwayError(f"the leader of {place} returns no offsets now")
         return int(rows[place].offset)
-
-    async def end_of_epoch(self, place: TopicPartition, epoch: int) -> int:
-        """Return up to which offset a partition's log is as it was under a leader epoch."""
-        found = await self.ends_of_epochs({place: epoch})
-        if place not in found:
-            self.stale()
-            raise UpstreamAwayError(f"the leader of {place} returns no leader epochs now")
-        return found[place]
 
     async def find_time(self, place: TopicPartition, timestamp: int) -> TimedOffset | None:
         """Find the first committed record with this timestamp or a later one."""

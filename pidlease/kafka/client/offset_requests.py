@@ -25,6 +25,7 @@ class LeaderLog(NamedTuple):
         epoch: its leader epoch.
         start: the first offset.
         end: the high watermark.
+        reached: up to where it is as it was under a given leader epoch; -1: none was given.
     """
 
     topic_id: str
@@ -32,6 +33,7 @@ class LeaderLog(NamedTuple):
     epoch: int
     start: int
     end: int
+    reached: int = -1
 
 
 async def list_offsets(
@@ -74,7 +76,7 @@ async def list_offsets(
 
 
 async def ends_of_epochs(
-    connection: BrokerConnection, epochs: Mapping[TopicPartition, int]
+    connection: BrokerConnection, epochs: Mapping[TopicPartition, int], current: int = -1
 ) -> dict[TopicPartition, Any]:
     """Return a row for each partition, with its error code and end offset.
 
@@ -84,6 +86,7 @@ async def ends_of_epochs(
     Parameters:
         connection: to the partitions' leader.
         epochs: a leader epoch of each partition.
+        current: the leader's own epoch, with another one it returns an error; -1: any.
 
     Raises:
         UpstreamError: there is no response.
@@ -93,7 +96,7 @@ async def ends_of_epochs(
     for place, epoch in epochs.items():
         row = request.part(
             "OffsetForLeaderPartition", partition=place.partition,
-            current_leader_epoch=-1, leader_epoch=epoch,
+            current_leader_epoch=current, leader_epoch=epoch,
         )  # fmt: skip
         topics.setdefault(place.topic, []).append(row)
     requested = tuple(

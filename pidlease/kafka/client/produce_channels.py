@@ -145,6 +145,9 @@ class ProduceChannels:
         #: Returns whether the process was suspended for so long that nothing of before may be sent;
         #: None: that does not matter.
         self.was_suspended: Callable[[], bool] | None = None
+        #: Called with a broker when a connection to it has ended. What is pending is not sent then:
+        #: another broker may lead its partitions. None: it is sent over the next connection.
+        self.on_lost: Callable[[int], None] | None = None
         self._channels: dict[int, list[_Channel]] = {}
         self._routes: dict[tuple[int, TopicPartition], _Route] = {}
 
@@ -328,7 +331,7 @@ class _Channel:
             except UpstreamError:
                 connection.close()
                 raise
-            connection.on_change = self._schedule
+            connection.on_change = self._changed
             self._connection = connection
         except UpstreamError as error:
             self._give_up(error)
@@ -338,6 +341,15 @@ class _Channel:
             self._give_up(UpstreamAwayError(f"no connection to broker {self._broker}: {error!r}"))
         finally:
             self._connecting = None
+        self._schedule()
+
+    def _changed(self) -> None:
+        """Send what is pending, unless the connection has ended."""
+        connection, lost = self._connection, self._channels.on_lost
+        if connection is not None and not connection.open and lost is not None:
+            self._connection = None
+            lost(self._broker)
+            self._give_up(UpstreamAwayError("the connection to its leader has ended"))
         self._schedule()
 
     def _give_up(self, error: UpstreamError) -> None:

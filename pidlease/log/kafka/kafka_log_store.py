@@ -4,9 +4,10 @@ The methods run in threads; the connections belong to the event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import structlog
 from typing_extensions import override
@@ -20,6 +21,7 @@ from pidlease.coordination.topic_book import (
     TopicSettings,
 )
 from pidlease.coordination.writer_ids import WriterIdsError
+from pidlease.core.backoff import Backoff
 from pidlease.core.log_config import LogConfig
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.kafka.client.cluster import UpstreamTopic, View
@@ -43,6 +45,10 @@ from pidlease.storage.topics.topic_settings import (
     check_shared,
 )
 from pidlease.storage.topics.topic_store import Topic, is_own_id
+
+#: How often leaders are asked for leader epochs in all, and the pauses in between.
+_TRIES: Final = 5
+_BACKOFF: Final = Backoff(0.1, 1.0)
 
 Result = TypeVar("Result")
 
@@ -89,6 +95,10 @@ class KafkaStore(LogStore):
         self._pool: Final = pool
         self._loop = asyncio.get_running_loop()
         self._logs: dict[TopicPartition, LeaderLog] = {}
+        #: The open logs, which hear of changes of their leaders.
+        self._open: Final[WeakSet[KafkaPartitionLog]] = WeakSet()
+        upstream.cluster.on_change.append(self._note_leaders)
+        upstream.channels.on_lost = self._note_connection_lost
         self._producers_kept_ms = 0
 
     @property
@@ -123,7 +133,7 @@ class KafkaStore(LogStore):
         self._begun = {
             topic_id: Beginning(
                 rows[0].partition.topic, [rows[at].next_offset for at in range(len(rows))],
-                rows[0].hole_ms,
+                [rows[at].leader_epoch for at in range(len(rows))], rows[0].hole_ms,
             )
             for topic_id, rows in offsets.items()
         }  # fmt: skip
@@ -137,7 +147,20 @@ class KafkaStore(LogStore):
         found = self._begun.get(topic_id)
         if found is None or not is_own_id(topic_id) or name.partition >= len(found.offsets):
             return None
-        return PartitionRows(name, topic_id, found.offsets[name.partition], found.at_ms, {})
+        number = name.partition
+        offset, epoch = found.offsets[number], found.epochs[number]
+        return PartitionRows(name, topic_id, offset, found.at_ms, {}, epoch)
+
+    @override
+    def ends_of_epochs(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for attempt in range(1, _TRIES + 1):
+            left = {name: epoch for name, epoch in epochs.items() if name not in found}
+            found |= self._wait(self._upstream.ends_of_epochs(left))
+            if len(found) == len(epochs):
+                break
+            self._wait(asyncio.sleep(_BACKOFF.seconds(attempt)))
+        return found
 
     @override
     def topics(self) -> list[Topic]:
@@ -196,7 +219,22 @@ class KafkaStore(LogStore):
             self._loop.call_soon_threadsafe(self._writers.knows, name)
         log = KafkaPartitionLog(self._upstream, name, opened, self._writers, self._pool, self._loop)
         log.producers_kept_ms = self._producers_kept_ms
+        self._loop.call_soon_threadsafe(self._watch, log)
         return log
+
+    def _watch(self, log: KafkaPartitionLog) -> None:
+        """Let a log hear of changes of its leader, the last one included."""
+        self._open.add(log)
+        log.note_view(self._upstream.cluster.view)
+
+    def _note_leaders(self, before: View, now: View) -> None:
+        if before.topics != now.topics:
+            for each in self._open:
+                each.note_view(now)
+
+    def _note_connection_lost(self, broker: int) -> None:
+        for each in self._open:
+            each.note_connection_lost(broker)
 
     @override
     def check_owned(self) -> None:

@@ -28,6 +28,7 @@ from pidlease.coordination.shared_call import SharedCall
 from pidlease.core.backoff import Backoff
 from pidlease.core.timed_offset import TimedOffset
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import NO_LEADER, View
 from pidlease.kafka.client.end_watch import EndWatch
 from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.produce_channels import ProduceSend
@@ -89,6 +90,8 @@ _BACKOFF: Final = Backoff(0.1, 1.0)
 _REST_SECONDS: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
 
 
+#: Why a batch is not sent that was validated before its leader may have changed.
+_LEADER_CHANGED: Final = "its leader in Kafka has changed; send it again"
 #: Why a partition is stopped whose topic was deleted, and created again.
 OTHER_TOPIC: Final = "its topic was deleted and created again; the new one is read first"
 
@@ -116,8 +119,11 @@ class Upstream(Protocol):
             UpstreamError: the partition cannot be read now.
         """
 
-    async def log_of(self, place: TopicPartition) -> LeaderLog:
+    async def log_of(self, place: TopicPartition, epoch: int) -> LeaderLog:
         """Return a partition's log, as its leader reports it.
+
+        Parameters:
+            epoch: the leader epoch for `LeaderLog.reached`.
 
         Raises:
             UpstreamError: the partition's leader does not report it now.
@@ -143,6 +149,9 @@ class Upstream(Protocol):
 
     def stale(self) -> None:
         """Note that the known metadata of the cluster are out of date."""
+
+    def read_again(self) -> None:
+        """Note that a partition has stopped, and is to be opened and read again."""
 
 
 class Writers(Protocol):
@@ -180,10 +189,11 @@ class KafkaUnreadableError(LogError):
 class KafkaPartitionLog:
     """Sends batches to a partition of Kafka, and reads it.
 
-    Kafka's requests name a topic, and another topic may have the name by now. So `look` confirms
-    that the log is still the one that it was opened as. It is called before anything but an append
-    follows from what is known of the log, and before an append if there was a sign that it may be
-    another one.
+    Another topic may have the name by now, and a leader that was not in sync has lost records.
+    `look` confirms that the log is still the one that is known: its topic has the same id, and its
+    leader still has what was known when the last confirmed leader epoch was current. It is called
+    before anything but an append follows from what is known of the log, and before an append if
+    there was a sign that it may be another one. ADR 46 has the whole rule.
 
     Parameters:
         upstream: the cluster.
@@ -216,10 +226,22 @@ class KafkaPartitionLog:
         self.stable_offset = -1
         self._ask_stable: Final = SharedCall(self._stable_offset_now)
         self._on_more: Callable[[], None] | None = None
+        #: The last confirmed leader epoch: what is known was in the log when it was current.
+        self.leader_epoch = opened.epoch
+        #: The leader then.
+        self._leader = opened.leader
+        #: The leader and its epoch as the metadata had them last.
+        self._shown = opened.leader, opened.epoch
         #: Whether there was no sign since the last `look` that the log may be another one.
         self.confirmed = True
         #: How many signs there were.
         self._signs = 0
+        #: The end that was known when the leader may have changed; None: there is no sign of that.
+        self._end_before: int | None = None
+        #: Grows when the leader may have changed: responses to what was sent before do not count.
+        self.term = 0
+        #: Whether Kafka has lost records that were known to be in the log.
+        self.has_lost = False
         #: How long Kafka deduplicates for a producer that does not write, in ms; 0: unknown.
         self.producers_kept_ms = 0
 
@@ -253,12 +275,43 @@ class KafkaPartitionLog:
             answer = Forwarded(0, -1, definite=True, reason=self.stopped)
             self._loop.call_soon(receiver.answered, new, answer)
             return
+        if self._end_before is not None:  # it was validated before that
+            answer = Forwarded(0, -1, definite=True, reason=_LEADER_CHANGED)
+            self._loop.call_soon(receiver.answered, new, answer)
+            return
         self._upstream.send(producer, _LogSend(self, self._place, new, receiver))
 
     def doubt(self) -> None:
         """Note a sign that the log may be another one: `look` comes before the next batch."""
         self.confirmed = False
         self._signs += 1
+
+    def note_view(self, view: View) -> None:
+        """Note the partition's leader, as the metadata have it."""
+        topic = view.topics.get(self._place.topic)
+        leader = view.leader(*self._place)
+        if topic is None or topic.topic_id != self.topic_id or leader == NO_LEADER:
+            return  # the topic's other partitions go with it; or there is no leader yet
+        epoch = topic.epochs[self._place.partition]
+        if (leader, epoch) == self._shown or epoch < self.leader_epoch:
+            return  # no change, or of a broker that lags
+        self._shown = leader, epoch
+        if leader == self._leader and epoch == self.leader_epoch + 1 and self.confirmed:
+            # A leader that stays loses nothing; one that goes and comes back rises by two.
+            self.leader_epoch = epoch
+        elif (leader, epoch) != (self._leader, self.leader_epoch):
+            self._leader_changed()
+
+    def note_connection_lost(self, leader: int) -> None:
+        """Note that a connection to a broker has ended: another one may lead its partitions."""
+        if leader == self._leader:
+            self._leader_changed()
+
+    def _leader_changed(self) -> None:
+        self.doubt()
+        self.term += 1
+        if self._end_before is None:
+            self._end_before = self.end_offset
 
     def append(self, batches: Sequence[NewBatch], done: AppendDone) -> None:
         """Raise NotImplementedError: batches are sent one by one."""
@@ -301,21 +354,64 @@ class KafkaPartitionLog:
         for rest in _REST_SECONDS:
             await asyncio.sleep(rest)
             # Of before: acknowledgements go on, and overtake the response.
-            known, signs = self.end_offset, self._signs
-            found = await self._try(partial(self._upstream.log_of, self._place))
-            self._check_topic(found)
-            # A new leader may not know the high watermark yet.
-            if found.end >= known and self._signs == signs:
-                self.confirmed = True
-                self.start_offset = found.start
-                self.end_offset = max(self.end_offset, found.end)
+            known = self.end_offset if self._end_before is None else self._end_before
+            signs, epoch = self._signs, self.leader_epoch
+            found = await self._try(partial(self._upstream.log_of, self._place, epoch))
+            if self._is_confirmed(found, known, epoch) and self._signs == signs:
+                self._confirm(found)
                 return found.end
-        if found.end < known:
-            self.stop(f"it went up to {known} and ends at {found.end}: Kafka has lost records")
-            _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
-                       known_end=known, end=found.end)  # fmt: skip
-            raise LogStoppedError(self.stopped)
         raise KafkaUnreadableError(f"{self._place} changes while its leader is asked")
+
+    def _is_confirmed(self, found: LeaderLog, known: int, epoch: int) -> bool:
+        """Return whether a leader's log has what is known; False: ask again.
+
+        Parameters:
+            known: the known end when the leader was asked.
+            epoch: the confirmed leader epoch that it was asked for.
+
+        Raises:
+            LogStoppedError: it is another log.
+        """
+        self._check_topic(found)
+        rise = found.epoch - epoch
+        if rise < 0:
+            self._upstream.stale()  # the metadata are of a broker that lags
+            return False
+        stays = found.leader == self._leader and rise <= 1
+        if found.reached < known and not (stays and rise):
+            self._lose(known, found, epoch)
+        if not stays and self._end_before is None and self.end_offset != known:
+            self._leader_changed()  # and a response has come meanwhile, perhaps of a former leader
+            return False
+        # A new leader may not know the high watermark yet.
+        return found.end >= known
+
+    def _confirm(self, found: LeaderLog) -> None:
+        if found.leader != self._leader or found.epoch > self.leader_epoch + 1:
+            self.term += 1
+        # The metadata may have shown the next epoch of the same leader meanwhile.
+        self._leader, self.leader_epoch = found.leader, max(self.leader_epoch, found.epoch)
+        self._shown = self._leader, self.leader_epoch
+        self.confirmed, self._end_before = True, None
+        self.start_offset = found.start
+        self.end_offset = max(self.end_offset, found.end)
+
+    def _lose(self, known: int, found: LeaderLog, epoch: int) -> None:
+        """Stop: records that were known to be in the log are lost.
+
+        Raises:
+            LogStoppedError: always.
+        """
+        self.has_lost = True
+        self.stop(
+            f"it went up to {known}, and has only what was there up to {found.reached}: Kafka has"
+            " lost records"
+        )
+        _log.error("a partition of Kafka was cut; it is read again", partition=str(self._place),
+                   known_end=known, cut_at=found.reached, end=found.end,
+                   leader_epoch=found.epoch, known_epoch=epoch)  # fmt: skip
+        self._upstream.read_again()
+        raise LogStoppedError(self.stopped)
 
     def _check_topic(self, found: LeaderLog) -> None:
         """Check that the topic was not deleted, and created again.
@@ -483,7 +579,7 @@ class _LogSend(ProduceSend):
         receiver: gets the outcome.
     """
 
-    __slots__ = ("_floor", "_log", "_new", "_receiver")
+    __slots__ = ("_floor", "_log", "_new", "_receiver", "_term")
 
     def __init__(
         self,
@@ -498,6 +594,7 @@ class _LogSend(ProduceSend):
         self._receiver = receiver
         #: The known end: the batch is appended there or later.
         self._floor = log.end_offset
+        self._term = log.term
 
     @property
     @override
@@ -508,6 +605,10 @@ class _LogSend(ProduceSend):
     def appended(self, offset: int) -> None:
         log, new = self._log, self._new
         new.append_time = self.append_time
+        if self._term != log.term:
+            answer = Forwarded(0, -1, reason="a former leader of its partition has answered")
+            self._receiver.answered(new, answer)
+            return
         if offset < self._floor:  # Kafka had the batch already, or it is another log
             log.doubt()
         log.end_offset = max(log.end_offset, offset + new.header.records)

@@ -129,7 +129,7 @@ def _rows(
         pids = _pids(table, names)
         leases.take(pids)
         states: list[bytes] = table.column("state").to_pylist()
-        yield PartitionRows(name, *entry, dict(zip(pids, states, strict=True)))
+        yield entry.rows(name, dict(zip(pids, states, strict=True)))
 
 
 def _pids(table: pa.Table, names: ProducerNames) -> list[int]:

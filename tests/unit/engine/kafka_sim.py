@@ -159,7 +159,7 @@ class SimLog(FakeLog):
         super().__init__()
         self._world = world
         self.end_offset = world.kafka.end
-        self.confirmed = True
+        self.confirmed, self.has_lost, self.leader_epoch = True, False, 0
         self.topic_id = world.kafka.topic_id
         self.producers_kept_ms = KEPT_MS
         self.writer_ms = WRITER_MS

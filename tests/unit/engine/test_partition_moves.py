@@ -1,7 +1,7 @@
 """Partitions that move between active servers: takeovers, hand-overs, and the fences of names."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -163,21 +163,6 @@ async def test_what_the_snapshot_had_is_kept_while_another_server_owns_it() -> N
     await server.owns()
     assert (await server.send(pid, 5)).status is DUPLICATE
     assert len(held) == 0
-
-
-async def test_what_a_snapshot_from_before_a_cut_had_is_not_kept() -> None:
-    """Kafka has cut the log, and it was read again; the next snapshot is not there yet."""
-    server = await started()
-    partition = await server.owns()
-    pid = server.lease()
-    await server.fill(pid, 0, 3)
-    await server.snapshot()
-    maintenance, held = server.engine.maintenance, server.engine._table.held
-    partition.table.next_offset, end = 2, partition.table.next_offset
-    maintenance.note_read_again([partition])
-    partition.table.next_offset = end
-    await server.gives()
-    assert held.unloaded(partition.name) is None
 
 
 async def test_a_slot_that_went_away_and_came_back_is_taken_over_again() -> None:
@@ -584,8 +569,8 @@ async def test_a_takeover_passes_leases_on(monkeypatch: pytest.MonkeyPatch) -> N
     late = server.lease()
     replay = TopicSync._replay
 
-    async def longer(self: TopicSync, opened: Iterable[Partition]) -> None:
-        await replay(self, opened)
+    async def longer(self: TopicSync, opened: Iterable[Partition], cut: Container[int]) -> None:
+        await replay(self, opened, cut)
         unloaded.producers[late] = unloaded.producers[pids[0]]
         server.engine.leases.restore([late], unloaded)
 

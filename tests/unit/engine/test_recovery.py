@@ -1,6 +1,5 @@
 """The start: what was known before the stop is known after it, from whatever is left to read."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,17 @@ from pidlease.core.state import Batch
 from pidlease.core.topic_partition import TopicPartition
 from pidlease.engine import engine
 from pidlease.engine.append_outcome import Status
+from pidlease.engine.appenders.group_appender import GroupAppender
 from pidlease.engine.producer_table import ProducerTable
-from pidlease.engine.recovery import Recovery, reaches
+from pidlease.engine.recovery import Recovery
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
+from pidlease.log.segments.data_directory import DataDirectory
 from pidlease.log.segments.embedded_log import EmbeddedPartitionLog
 from pidlease.repair.survey import survey
 from pidlease.storage.files import remove_tree
 from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from tests.sim.files import SimFiles
-from tests.unit.engine.kafka_sim import SimLog, World
 from tests.unit.engine.server import APPENDED, DATA, DUPLICATE, GAP, SNAPSHOTS, Server, known
 from tests.unit.log.logs import bad_sector, segments
 
@@ -64,39 +64,26 @@ async def test_live_apply_is_replay(seed: int) -> None:
             server.files.flip(path, 50, 1)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("ahead", ["", "its offset", "its states"])
 async def test_what_other_servers_know_does_not_count_if_the_log_ends_before_it(
-    ahead: bool, monkeypatch: pytest.MonkeyPatch
+    ahead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka has cut the log since: when it has grown again, lost batches would be duplicates."""
     server = await Server(SimFiles(1)).start()
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 5)
     rows = server.partition().rows()
-    end = rows.next_offset + ahead
+    moved = rows._replace(next_offset=rows.next_offset + (ahead == "its offset"),
+                          end_offset=rows.next_offset + (ahead == "its states"))  # fmt: skip
     states = {**rows.producers, other: rows.producers[pid]}
 
     async def others(_: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionRows]:
-        return {rows.partition: rows._replace(next_offset=end, producers=states)}
+        return {rows.partition: moved._replace(producers=states)}
 
     monkeypatch.setattr(engine, "Recovery", lambda *args: replace(Recovery(*args), others=others))
     server = await server.kill()
     assert server.partition().producers.keys() == ({pid} if ahead else {pid, other})
     assert server.partition().next_offset == rows.next_offset
-
-
-async def test_a_log_that_others_append_to_is_asked_for_its_end() -> None:
-    world = World(Random(1), 0, 0)
-    world.faults = False
-    log = SimLog(world)
-    world.kafka.foreign()
-    assert (log.end_offset, world.kafka.end) == (0, 1)
-    asked = [asyncio.create_task(reaches(log, offset)) for offset in (0, 1, 2)]
-    await asyncio.sleep(0)
-    assert len(world.gates) == 2
-    for gate in world.gates:
-        gate.set()
-    assert [await each for each in asked] == [True, True, False]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -178,8 +165,14 @@ async def test_a_damaged_snapshot_gives_way_to_the_one_before_and_then_to_the_lo
 async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # An embedded log is stopped then; one of Kafka goes on.
+    # An embedded log is stopped then; one of Kafka goes on, under another leader epoch.
     monkeypatch.setattr(EmbeddedPartitionLog, "_check_complete", lambda *_, **__: None)
+    monkeypatch.setattr(GroupAppender, "leader_epoch", 3)
+
+    def ends(_: DataDirectory, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {each: 2**40 if epoch == 5 or each.partition else 6
+                for each, epoch in epochs.items()}  # fmt: skip
+
     server = await Server(SimFiles()).start()
     pid, other = server.lease(), server.lease()
     await server.fill(pid, 0, 4)
@@ -192,8 +185,11 @@ async def test_a_snapshot_beyond_the_end_of_the_log_is_not_used_now_or_later(
     server.files.cut(log, size * 6)
     if server.files.exists(DATA / "logs/t-0/durable"):
         server.files.remove(DATA / "logs/t-0/durable")
+    monkeypatch.setattr(DataDirectory, "ends_of_epochs", ends)
+    monkeypatch.setattr(GroupAppender, "leader_epoch", 5)
     again = await server.kill()
     assert dict(again.partition().table.described_producers())[pid].high == 5
+    assert again.partition().hole_ms == again.now_ms
     await again.fill(other, 0, 6)
     # Once a bug: now the log has grown past the snapshot's vector, with other batches.
     before = known(again)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pidlease.core.backoff import Backoff
 from pidlease.core.topic_partition import TopicPartition
+from pidlease.kafka.client.cluster import NO_LEADER, UpstreamTopic, View
 from pidlease.kafka.client.offset_requests import LeaderLog
 from pidlease.kafka.client.produce_channels import ProduceSend
 from pidlease.kafka.codec.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedRecords
@@ -42,7 +43,7 @@ class FakeUpstream:
         self.fetched: deque[FetchedRecords | UpstreamError] = deque()
         self.asked: list[int] = []
         self.isolations: list[int] = []
-        self.stales = 0
+        self.stales = self.again = 0
         self.told: Callable[[PartitionResponse | UpstreamError], None] | None = None
 
     def send(self, _: int, send: ProduceSend) -> None:
@@ -60,6 +61,9 @@ class FakeUpstream:
 
     def stale(self) -> None:
         self.stales += 1
+
+    def read_again(self) -> None:
+        self.again += 1
 
 
 class Told:
@@ -97,9 +101,11 @@ class OtherWriters:
         self.ids.add(self.pid)
 
 
-def opened(end: int, *, topic_id: str = "id", leader: int = 1, epoch: int = 5) -> LeaderLog:
-    """A log from offset 0 on."""
-    return LeaderLog(topic_id, leader, epoch, 0, end)
+def opened(
+    end: int, *, topic_id: str = "id", leader: int = 1, epoch: int = 5, reached: int = -1
+) -> LeaderLog:
+    """A log from offset 0 on, which is as it was up to its end or an offset before."""
+    return LeaderLog(topic_id, leader, epoch, 0, end, end if reached < 0 else reached)
 
 
 @asynccontextmanager
@@ -147,7 +153,7 @@ async def test_acknowledgements_may_overtake_the_end(monkeypatch: pytest.MonkeyP
     async with partition(3) as (log, upstream):
         asked: list[int] = []
 
-        async def log_of(_: TopicPartition) -> LeaderLog:
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
             asked.append(end := log.end_offset)
             log.end_offset += 2
             return opened(end)
@@ -163,18 +169,18 @@ async def test_an_end_before_what_was_acknowledged_is_a_loss(
     monkeypatch.setattr(module, "_REST_SECONDS", (0.0, 0.0))
     async with partition(3) as (log, upstream):
 
-        async def log_of(_: TopicPartition) -> LeaderLog:
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
             return opened(2)
 
         monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
-        with pytest.raises(LogStoppedError, match="up to 3 and ends at 2: Kafka has lost records"):
+        with pytest.raises(LogStoppedError, match="up to 2: Kafka has lost records"):
             await log.look()
 
 
 async def test_another_topic_of_the_name_is_another_log(monkeypatch: pytest.MonkeyPatch) -> None:
     async with partition(3) as (log, upstream):
 
-        async def log_of(_: TopicPartition) -> LeaderLog:
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
             return opened(30, topic_id="other")
 
         monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
@@ -201,7 +207,7 @@ async def test_an_offset_before_the_known_end_is_a_sign_of_another_log(
         await send(log, upstream, PartitionResponse(0, 0))
         assert not log.confirmed
 
-        async def log_of(_: TopicPartition) -> LeaderLog:
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
             if not asked:
                 log.doubt()  # another sign, while it is asked
             asked.append(True)
@@ -212,6 +218,101 @@ async def test_an_offset_before_the_known_end_is_a_sign_of_another_log(
         await log.look()
         assert log.confirmed
         assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("leader", "epoch", "reached", "lost"),
+    [
+        (2, 6, 10, False), (2, 6, 9, True), (2, 7, 9, True), (1, 7, 9, True), (1, 7, 10, False),
+        (1, 6, 9, False), (1, 5, 9, True), (1, 5, 12, False),
+    ],
+)  # fmt: skip
+async def test_a_leader_that_has_less_than_was_known_has_lost_records(
+    monkeypatch: pytest.MonkeyPatch, leader: int, epoch: int, reached: int, *, lost: bool
+) -> None:
+    """Its log has grown past the known end. A leader that stays keeps what it has."""
+    async with partition(10) as (log, upstream):
+        asked: list[int] = []
+
+        async def log_of(_: TopicPartition, epoch_: int) -> LeaderLog:
+            asked.append(epoch_)
+            return opened(30, leader=leader, epoch=epoch, reached=reached)
+
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
+        if lost:
+            with pytest.raises(LogStoppedError, match="Kafka has lost records"):
+                await log.look()
+            assert (log.has_lost, upstream.again) == (True, 1)
+        else:
+            assert await log.look() == 30
+            assert log.leader_epoch == epoch
+        assert asked == [5]
+
+
+def _view(leader: int, epoch: int, topic_id: str = "id") -> View:
+    topic = UpstreamTopic("t", topic_id, internal=False, leaders=(leader,), epochs=(epoch,))
+    return View(topics={"t": topic})
+
+
+async def test_nothing_is_sent_to_another_leader_before_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with partition(10) as (log, upstream):
+        told = Told()
+        log.send(5, simple(0, records=3), told)
+        former = upstream.told
+        assert former is not None
+        for view in (_view(1, 5), _view(1, 4), _view(NO_LEADER, 6), _view(2, 0, "other"), View()):
+            log.note_view(view)
+            assert log.confirmed
+        log.note_view(_view(1, 6))
+        assert (log.confirmed, log.leader_epoch) == (True, 6), "it stays, so it has lost nothing"
+        log.note_view(_view(2, 7))
+        assert not log.confirmed
+        upstream.told = None
+        log.send(5, simple(0, records=3), told)
+        await asyncio.sleep(0)
+        assert upstream.told is None
+        assert told.outcomes[0].definite
+        former(PartitionResponse(0, 10))  # the former leader may have lost it by now
+        assert told.outcomes[1] == Forwarded(0, -1, reason=told.outcomes[1].reason)
+        assert log.end_offset == 10
+        ends = [10, 13]
+
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
+            assert epoch == 6
+            return opened(ends.pop(0), leader=2, epoch=7, reached=10)
+
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
+        await log.look()
+        assert (log.confirmed, log.leader_epoch) == (True, 7)
+        assert await send(log, upstream, PartitionResponse(0, 10)) == Forwarded(0, 10)
+        log.note_connection_lost(1)
+        assert log.confirmed
+        log.note_connection_lost(2)
+        assert not log.confirmed
+
+
+async def test_a_response_of_a_former_leader_while_the_new_one_is_asked_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No sign has come yet: the question itself shows the new leader."""
+    async with partition(10) as (log, upstream):
+        told = Told()
+        for number in range(2):
+            log.send(5 + number, simple(0, records=3), told)
+        late: list[Any] = []
+
+        async def log_of(_: TopicPartition, epoch: int) -> LeaderLog:
+            if not late:
+                late.append(True)
+                assert upstream.told is not None
+                upstream.told(PartitionResponse(0, 10))
+            return opened(30, leader=2, epoch=6, reached=10)
+
+        monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
+        with pytest.raises(LogStoppedError, match="went up to 13"):
+            await log.look()
 
 
 async def test_batches_are_read_once_each_and_cut_ones_again() -> None:
