@@ -7,6 +7,7 @@ import typer
 from pidlease import __version__
 from proxy.cli.console import HELP_OPTIONS
 from proxy.cli.lazy_commands import LazyCommands
+from proxy.cli.standard_streams import one_line_for_output_errors
 
 
 class _Commands(LazyCommands):
@@ -66,7 +67,8 @@ def version() -> None:
 
 def main() -> None:
     """Run the command line."""
-    cli()
+    with one_line_for_output_errors():
+        cli()
 
 
 if __name__ == "__main__":

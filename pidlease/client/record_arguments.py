@@ -146,14 +146,14 @@ def check_timestamp(timestamp_ms: int | None) -> None:
 
     Raises:
         TypeError: it is no int.
-        ValueError: it is below 0.
+        ValueError: it is outside the 64 bits of Kafka's records.
     """
     if timestamp_ms is None:
         return
     if not isinstance(timestamp_ms, int):
         raise TypeError(f"timestamp_ms is {type(timestamp_ms).__name__}; int is needed")
-    if timestamp_ms < 0:
-        raise ValueError(f"timestamp_ms {timestamp_ms} is below 0")
+    if not -SEQUENCE_MAX - 1 <= timestamp_ms <= SEQUENCE_MAX:
+        raise ValueError(f"timestamp_ms {timestamp_ms} has more than 64 bits")
 
 
 def check_sequence_id(sequence_id: int | None) -> None:

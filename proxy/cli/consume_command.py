@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -119,11 +118,8 @@ def consume(  # noqa: PLR0913 - an option each
     server = KafkaListener(servers, command_security(command_config))
     # Errors are reported once, by this command.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    try:
+    with suppress(BrokenPipeError):  # the reader has seen enough, like `head`
         asyncio.run(_consume(server, request))
-    except BrokenPipeError:
-        # The reader has seen enough, like `head`. At the exit, Python would flush once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 async def _consume(server: KafkaListener, request: _Request) -> None:

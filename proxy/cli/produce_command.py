@@ -1,6 +1,5 @@
 """`pidlease produce`: append the lines of stdin to a topic, each exactly once."""
 
-import sys
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -18,7 +17,8 @@ from pidlease.client import (
     Sent,
     partition_for_key,
 )
-from pidlease.client.settings import Codec, ProducerOptions
+from pidlease.client.record_arguments import check_record, record_bytes_max
+from pidlease.client.settings import Codec, ProducerOptions, settings_of
 from pidlease.kafka.errors import NotPidleaseError, UpstreamError, UpstreamLoginError
 from pidlease.storage.topics.topic_store import illegal_name
 from proxy.cli.client_login import LOGIN_HINT, CommandConfig, CommandSecurity, command_security
@@ -27,6 +27,7 @@ from proxy.cli.http_client import URL, ServerRefusedError, UnreachableError, ask
 from proxy.cli.kafka_topics import SERVERS, ServersOption, kafka_unreachable
 from proxy.cli.produce_progress import Report, input_bytes, show_produced
 from proxy.cli.resume_plan import PlanError, ResumePlan
+from proxy.cli.standard_streams import stdin
 from proxy.cli.text_records import RecordLine, read_json, read_text
 
 #: Exit code: another producer has taken over the name.
@@ -92,6 +93,8 @@ def produce(  # noqa: PLR0913 - an option each
 ) -> None:
     """Append the lines of stdin to a topic, each exactly once.
 
+    A line ends with LF, which is not stored. A CR before it is.
+
     With --name, a line's number is its sequence number: a line that is in the log is not stored again. The plan keeps what must stay the same in each run: the options, the number of partitions, and the size of an input file. With other values nothing is sent. Nothing is sent either if the server knows the name and the plan is gone, or if the name's lease has ended (24 hours by default).
 
     An input that comes by a pipe must have the same lines in each run. This cannot be checked.
@@ -109,7 +112,7 @@ def produce(  # noqa: PLR0913 - an option each
         raise cannot_run("--plan goes with --name")
     security = command_security(command_config)
     _check_http(url, security)
-    lines = sys.stdin.buffer
+    lines = stdin().buffer
     options: ProducerOptions = {
         "bootstrap_servers": servers,
         "leases": url,
@@ -119,7 +122,8 @@ def produce(  # noqa: PLR0913 - an option each
     }
     options.update(security.connection.security_options())  # type: ignore[typeddict-item]
     producer = _started(options)
-    run = _Run(producer, topic, form, skip_invalid=skip_invalid)
+    bytes_max = record_bytes_max(settings_of(options).max_request_size)
+    run = _Run(producer, topic, form, bytes_max=bytes_max, skip_invalid=skip_invalid)
     try:
         if name is not None:
             fixed = {"topic": topic, "name": name, "json": as_json, "partition": partition,
@@ -175,8 +179,10 @@ class _Run:
         topic: str,
         form: _Format,
         *,
+        bytes_max: int,
         skip_invalid: bool,
     ) -> None:
+        self._bytes_max: Final = bytes_max
         self._producer: Final = producer
         self._topic: Final = topic
         self._form: Final = form
@@ -211,7 +217,7 @@ class _Run:
         for number, line in enumerate(lines, 1):
             size += len(line)
             try:
-                self._send(number, line.removesuffix(b"\n").removesuffix(b"\r"))
+                self._send(number, line.removesuffix(b"\n"))
             except ValueError as error:
                 problem = f"line {number}: {error}"
                 if not self._skip_invalid:
@@ -227,7 +233,10 @@ class _Run:
             raise invalid
 
     def report(self) -> None:
-        """Print the counts."""
+        """Print the counts, with the results since the last look: the producer was stopped."""
+        for each in self._unacknowledged:
+            if each.exception() is None:
+                self._count(each.result())
         parts = [f"{self.stored:,} records stored"]
         if self.duplicates:
             parts.append(f"{self.duplicates:,} were in the log before")
@@ -237,6 +246,9 @@ class _Run:
 
     def _send(self, number: int, line: bytes) -> None:
         record = self._form.record(line)
+        headers = self._form.headers + record.header_pairs
+        # Before the number is looked up: a line that an earlier run skipped is not in the log.
+        check_record(record.value, record.key, headers, record.timestamp_ms, None, self._bytes_max)
         partition = self._form.partition if record.partition is None else record.partition
         if self._plan is not None and partition is None:
             # The same partition in each run: the client would choose any for a line without a key.
@@ -256,19 +268,22 @@ class _Run:
                 record.value,
                 key=record.key,
                 partition=partition,
-                headers=self._form.headers + record.header_pairs,
+                headers=headers,
                 timestamp_ms=record.timestamp_ms,
                 sequence_id=None if self._plan is None else number,
             )
         )
+
+    def _count(self, sent: Sent) -> None:
+        self.duplicates += sent.duplicate
+        self.stored += not sent.duplicate
 
     def _take_results(self, most: int) -> None:
         """Count the results that are there; wait until at most `most` are missing."""
         waiting = self._unacknowledged
         while waiting and (len(waiting) > most or waiting[0].done()):
             sent = waiting.popleft().result()
-            self.duplicates += sent.duplicate
-            self.stored += not sent.duplicate
+            self._count(sent)
             if self._plan is not None:
                 self._plan.stored(sent.partition)
 

@@ -16,6 +16,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 class RecordLine(NewRecord):
     """A record in a line of JSON; what `consume --json` prints, `produce --json` reads."""
 
+    timestamp_ms: Annotated[
+        int | None, Field(ge=-(2**63), le=2**63 - 1, description="null: the time of the append")
+    ] = None
     partition: Annotated[int | None, Field(ge=0, description="left out: by the key")] = None
     offset: Annotated[int | None, Field(description="printed, and ignored when read")] = None
     timestamp_ms: Annotated[int | None, Field(ge=0, le=NUMBER_MAX)] = None

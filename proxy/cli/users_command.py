@@ -1,7 +1,6 @@
 """`pidlease users`: the users that log in with a password."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 
 from pidlease.storage.files import RealFiles
 from proxy.cli.console import cannot_run
+from proxy.cli.standard_streams import stdin
 from proxy.security.entry_file import EntryFile, EntryFileError
 from proxy.security.scram_credentials import (
     ITERATIONS_DEFAULT,
@@ -150,8 +150,8 @@ def _password(file: Path | None) -> str:
             text = opened.read(_FILE_BYTES_MAX).decode()
     elif _PASSWORD_VARIABLE in os.environ:
         return os.environ[_PASSWORD_VARIABLE]
-    elif sys.stdin.isatty():
+    elif stdin().isatty():
         return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     else:
-        text = sys.stdin.readline(_FILE_BYTES_MAX)
+        text = stdin().readline(_FILE_BYTES_MAX)
     return text.split("\n", 1)[0].removesuffix("\r")

@@ -156,7 +156,7 @@ async def test_requests_are_no_larger_than_allowed() -> None:
         ({"headers": [("ok", "text")]}, TypeError, "."),
         ({"value": "text"}, TypeError, "."),
         ({"key": "text"}, TypeError, "."),
-        ({"timestamp_ms": -1}, ValueError, "timestamp_ms"),
+        ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms"),
         ({"partition": 1}, ValueError, "partition 1"),
         ({"partition": -1}, ValueError, "partition -1"),
         ({"sequence_id": -1}, ValueError, "sequence_id"),

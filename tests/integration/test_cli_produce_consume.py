@@ -62,11 +62,86 @@ def process(server: PidleaseServer, *words: str, **options: object) -> "subproce
 
 def test_keys_and_headers(server: PidleaseServer) -> None:
     done = run(server, "produce", "keys", "--key-separator", ":", "--header", "from=a file",
-               stdin=b"a:1\r\nb:2:3\n\xc3\xa4:")  # fmt: skip
+               stdin=b"a:1\nb:2:3\n\xc3\xa4:")  # fmt: skip
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "3 records stored\n")
     shown = consumed(server, "keys", "--key-separator", "=", "--headers")
     assert sorted(shown) == sorted(f"from=a file\t{each}" for each in ("a=1", "b=2:3", "ä="))
     assert sorted(consumed(server, "keys")) == ["", "1", "2:3"]
+
+
+def test_only_the_lf_of_a_line_goes(server: PidleaseServer) -> None:
+    lines = b"a\r\n\r\n\nb\r"
+    assert run(server, "produce", "crlf", "--partition", "0", stdin=lines).exit_code == 0
+    found = run(server, "consume", "crlf", "--from-beginning", "--exit-at-end")
+    assert found.stdout_bytes == lines + b"\n"
+    json_lines = b'{"value": "x"}\r\n'
+    assert run(server, "produce", "crlf-json", "--json", stdin=json_lines).exit_code == 0
+
+
+def test_any_time_that_is_read_can_be_written(server: PidleaseServer) -> None:
+    times = (-(2**63), -5, -1, 0, 2**53, 2**63 - 1)
+    lines = "".join(f'{{"value": "x", "timestamp_ms": {each}}}\n' for each in times)
+    words = ("--json", "--partition", "1")
+    assert run(server, "produce", "times", *words, stdin=lines.encode()).exit_code == 0
+    shown = consumed(server, "times", "--json")
+    assert [json.loads(each)["timestamp_ms"] for each in shown] == [*times]
+    again = run(server, "produce", "times2", "--json", stdin="\n".join(shown).encode())
+    assert again.exit_code == 0, again.stderr
+    assert consumed(server, "times2", "--json") == shown
+    wrong = run(server, "produce", "times", "--json", stdin=b'{"value": "x", "timestamp_ms": 1e19}')
+    assert (wrong.exit_code, "line 1: timestamp_ms: " in wrong.stderr) == (1, True)
+
+
+def test_a_line_that_was_skipped_is_skipped_again(server: PidleaseServer, tmp_path: Path) -> None:
+    lines = b"1\n" + b"x" * 1_200_000 + b"\n3\n"
+    words = ("produce", "skipped", "--name", "skipping", "--skip-invalid",
+             "--plan", str(tmp_path / "plan"))  # fmt: skip
+    for counts in ("2 records stored", "0 records stored, 2 were in the log before"):
+        done = run(server, *words, stdin=lines)
+        assert done.exit_code == 1
+        assert done.stderr.startswith("pidlease: skipped line 2: a record of 1200000 bytes;")
+        assert done.stderr.endswith(f"\n{counts}, 1 lines skipped\n")
+    assert sorted(consumed(server, "skipped")) == ["1", "3"]
+
+
+def shell(server: PidleaseServer, command: str, stdin: bytes = b"") -> tuple[int, str, str]:
+    """Run a command of bash, where PIDLEASE is the program."""
+    env = os.environ | addresses(server) | {"PYTHONPATH": str(_ROOT)}
+    program = command.replace("PIDLEASE", f"{sys.executable} -m proxy")
+    ended = subprocess.run(
+        ["bash", "-c", program], env=env, input=stdin, capture_output=True, timeout=WAIT_S,
+        check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["consume out --from-beginning --exit-at-end", "topics list", "status --json", "--help"],
+)
+def test_a_full_and_a_closed_stdout_cost_one_line(server: PidleaseServer, words: str) -> None:
+    assert run(server, "produce", "out", stdin=b"x\n" * 1000).exit_code == 0
+    for to, problem in ((">/dev/full", "No space left on device"), (">&-", "it is closed")):
+        line = f"pidlease: stdout cannot be written: {problem}\n"
+        assert shell(server, f"PIDLEASE {words} {to}") == (1, "", line)
+
+
+def test_a_reader_that_is_gone_costs_no_line(server: PidleaseServer) -> None:
+    code = "echo ${PIPESTATUS[0]}"
+    assert shell(server, f"PIDLEASE --help | true; {code}") == (0, "1\n", "")
+    assert shell(server, f"PIDLEASE topics list | true; {code}") == (0, "1\n", "")
+
+
+def test_a_closed_stdin_costs_one_line(server: PidleaseServer) -> None:
+    line = "pidlease: stdin is closed: give the input by a pipe, or by < FILE\n"
+    assert shell(server, "PIDLEASE produce closed <&-") == (1, "", line)
+    user = "PIDLEASE users add a --data-dir /nonexistent <&-"
+    assert "Traceback" not in shell(server, user)[2]
+
+
+def test_a_command_that_prints_nothing_needs_no_stdout(server: PidleaseServer) -> None:
+    stored = shell(server, "PIDLEASE produce nothing >&-", b"x\n")
+    assert stored == (0, "", "1 records stored\n")
 
 
 def test_json_comes_back_as_it_is(server: PidleaseServer) -> None:

@@ -11,9 +11,26 @@ _UNSEEN: Final = ("tests/client/test_unseen_failures.py",)
 _REPEATED: Final = ("tests/client/test_repeated_ids.py",)
 _LEADERS: Final = "pidlease/client/leader_connections.py"
 _METADATA: Final = "pidlease/kafka/client/cluster.py"
+_CLI: Final = "tests/integration/test_cli_produce_consume.py"
 _SENT: Final = ("tests/client/test_sending.py",)
 
 CLIENT: Final = (
+    Mutant(
+        "a line that an earlier run skipped counts as stored",
+        "proxy/cli/produce_command.py",
+        "        check_record(record.value, record.key, headers, record.timestamp_ms, None,"
+        " self._bytes_max)\n",
+        "",
+        (f"{_CLI}::test_a_line_that_was_skipped_is_skipped_again",),
+    ),
+    Mutant(
+        "a full stdout ends a command with 0",
+        "proxy/cli/standard_streams.py",
+        "        if raw.problem:\n",
+        "        if raw.closed:\n",
+        (f"{_CLI}::test_a_full_and_a_closed_stdout_cost_one_line",),
+        server=True,
+    ),
     Mutant(
         "a producer sends to Kafka itself under leased PIDs",
         "pidlease/kafka/client/bootstrap.py",
