@@ -116,7 +116,8 @@ def test_what_this_version_writes_has_the_formats_of_the_release(
         _append(server, BATCHES)
         assert server.stop() == 0
     assert {path.parent.name for path in _manifests(data)} > written
-    assert _formats(data) == before
+    # The release leaves out the checksums of another rule (docs/operate/upgrade.md, Roll back).
+    assert _formats(data) == {**before, "crc_rule": {2, 3}}
 
 
 @pytest.mark.parametrize("archive", _RELEASES, ids=lambda path: path.name.split(".tar")[0])

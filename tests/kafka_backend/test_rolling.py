@@ -1,4 +1,4 @@
-"""Kafka is upgraded and rolled back, broker by broker, behind a server that goes on serving.
+"""Kafka is upgraded and rolled back, broker by broker, while the server in front of it serves.
 
 What the server advertises is what all live brokers serve, so that no client sends a request that
 the broker in charge of it does not know.

@@ -186,7 +186,7 @@ class Cluster:
     def _addresses(self) -> list[Address]:
         """Return the brokers' addresses, those with an open connection first.
 
-        Of these, the last one that was asked is the first: the metadata of others may lag behind.
+        Of these, the last one that was asked is the first: the metadata of others may lag.
         """
         known = [*self.view.brokers.values(), *self.config.bootstrap]
         known.sort(key=lambda each: (not self._is_open(each), each != self._last))
