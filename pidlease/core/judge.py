@@ -117,6 +117,22 @@ def judge(
     )
 
 
+def judge_older(rules: Rules, state: ProducerState, batch: Batch, granted: int = -1) -> Verdict:
+    """Validate a batch by a state after which the producer may have appended more.
+
+    That part of the log was removed before it was applied. What the state has is a duplicate; but
+    it shows no gap: as without state, the producer may go on anywhere after it.
+    """
+    verdict = judge(rules, state, batch, granted=granted)
+    skips = verdict.kind is Kind.MALFORMED and granted < 0 <= verdict.generation
+    if skips:  # more than one generation
+        verdict = _judge_numbers(rules, state, batch)._replace(differs=False)
+    if verdict.kind is not Kind.GAP:
+        return verdict
+    restarted = rules.restarts and batch.generation > state.generation
+    return ADMIT if restarted or not _is_behind(rules, batch.first, verdict.expected) else verdict
+
+
 def malformed(rules: Rules, batch: Batch) -> str:
     """Return what is wrong with a batch's numbers by themselves; empty: nothing."""
     generation, first, last, records, _ = batch

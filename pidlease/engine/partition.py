@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from pidlease.core.idempotency_keys import is_of_key
-from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, malformed
+from pidlease.core.judge import ADMIT, UNKNOWN, Age, Kind, Verdict, judge, judge_older, malformed
 from pidlease.core.packed import Packed, fold_packed, is_newer, judge_packed, offset_of, unpack
 from pidlease.core.pid import Policy, policy_of
 from pidlease.core.rules import Rules, Start, rules_of
@@ -412,13 +412,20 @@ class Partition:
             return self._let_through(rules, pid, state, batch)
         granted = self._fences.get(pid, -1) if self._fences else -1
         if state is not None:
-            return judge_packed(rules, state, batch, granted)
+            verdict = judge_packed(rules, state, batch, granted)
+            if verdict.kind is not Kind.ADMIT and self._may_lack(rules, pid, state):
+                return judge_older(rules, unpack(rules, state), batch, granted)
+            return verdict
         verdict = judge(rules, None, batch, self._leases.age(pid, self.table.hole_ms), granted)
         if verdict.kind is Kind.ADMIT and self._policy.starts_at_zero and batch.first:
             return Verdict(Kind.GAP, expected=0)
         if verdict.kind is Kind.ADMIT and self._stood_before(pid, batch):
             return Verdict(Kind.DUPLICATE)
         return verdict
+
+    def _may_lack(self, rules: Rules, pid: int, state: Packed) -> bool:
+        """Return whether a producer may have appended more, in a part of the log that is gone."""
+        return pid not in self._in_flight and offset_of(rules, state) < self.table.hole_end
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
         """Return whether a batch was stored under the name's former PID: the numbers continue."""

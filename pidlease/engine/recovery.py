@@ -363,8 +363,10 @@ def begin_at(known: ProducerTable, start: int, base: Base, now_ms: int) -> None:
     hole_ms = known.hole_ms if rows is None else max(rows.hole_ms, known.hole_ms)
     if base.is_other or offset < start:
         hole_ms = now_ms  # producers of the missing part continue their numbers
+    hole_end = start if offset < start or rows is None else rows.hole_end
     # Copy the states: if the log cannot be read to its end now, the next attempt needs them.
-    known.restore({} if rows is None else dict(rows.producers), max(offset, start), hole_ms)
+    states = {} if rows is None else dict(rows.producers)
+    known.restore(states, max(offset, start), hole_ms, hole_end)
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:

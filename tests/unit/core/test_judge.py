@@ -16,6 +16,7 @@ from pidlease.core.judge import (
     Kind,
     Verdict,
     judge,
+    judge_older,
     malformed,
 )
 from pidlease.core.rules import EPOCH, KAFKA, MONOTONIC, RULES, STRICT, Rules
@@ -203,6 +204,23 @@ def test_kafka_batch_longer_than_half_the_space_is_malformed() -> None:
     accepted, and lose it."""
     state = state_after(KAFKA, send(0, 0, 9))
     assert judge(KAFKA, state, send(0, 5, 2**30 + 100)).kind is Kind.MALFORMED
+
+
+@EVERY_RULE
+def test_a_state_that_may_lack_later_batches_shows_no_gap(rules: Rules) -> None:
+    """What it has is a duplicate all the same, and what is below its low mark a gap."""
+    state = state_after(rules, send(1, 5, 9), send(1, 10, 14))
+    for batch in (send(1, 15, 19), send(1, 20, 24), send(3, 0, 4), send(3, 20, 24)):
+        verdict = judge_older(rules, state, batch)
+        goes_back = not rules.restarts and batch.first == 0
+        assert verdict.kind is (Kind.DUPLICATE if goes_back else Kind.ADMIT), batch
+    assert judge_older(rules, state, send(1, 10, 14)) == Verdict(Kind.DUPLICATE, offset=1)
+    assert judge_older(rules, state, send(1, 12, 16)).kind is Kind.OVERLAP
+    below = judge_older(rules, state, send(1, 0, 4)).kind
+    assert below is (Kind.GAP if rules.low_mark else Kind.DUPLICATE)
+    assert judge_older(rules, state, send(0, 20, 24)).kind is Kind.FENCED
+    assert judge_older(rules, state, send(3, 20, 24), granted=2).kind is Kind.MALFORMED
+    assert judge_older(rules, state, send(1, 20, 18)).kind is Kind.MALFORMED
 
 
 def test_what_is_not_known_of_either_differs_from_nothing() -> None:

@@ -37,6 +37,24 @@ async def test_pipelined_batches_are_admitted_before_the_first_is_on_the_disk() 
     assert not bench.partition.is_in_flight(PID)
 
 
+async def test_a_producer_of_before_a_hole_may_go_on_after_it() -> None:
+    """Records were removed before they were applied: its next ones may have been among them."""
+    bench = Bench()
+    sent = [bench.send(first, pid=pid) for pid in (PID, OTHER) for first in range(3)]
+    await bench.flow()
+    assert statuses(*sent) == [APPENDED] * 6
+    table = bench.partition.table
+    table.hole_end = bench.log.end_offset = table.next_offset = 10
+    assert statuses(bench.send(2)) == [DUPLICATE]
+    first = bench.send(7)
+    assert statuses(bench.send(9)) == [GAP], "in flight, it shows gaps again"
+    await bench.flow()
+    assert statuses(first, bench.send(9), bench.send(7)) == [APPENDED, GAP, DUPLICATE]
+    late = bench.send(3, pid=OTHER)
+    await bench.flow()
+    assert statuses(late) == [APPENDED]
+
+
 async def test_what_arrives_during_an_append_goes_into_the_next_one_together() -> None:
     bench = Bench()
     first = bench.send(0)

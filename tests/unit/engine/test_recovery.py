@@ -16,7 +16,7 @@ from pidlease.engine import engine
 from pidlease.engine.append_outcome import Status
 from pidlease.engine.appenders.group_appender import GroupAppender
 from pidlease.engine.producer_table import ProducerTable
-from pidlease.engine.recovery import Recovery
+from pidlease.engine.recovery import Base, Recovery, begin_at
 from pidlease.engine.replay_progress import ReplayProgress
 from pidlease.kafka.records.writer_batch import LoggedBatch
 from pidlease.log.segments.data_directory import DataDirectory
@@ -276,6 +276,21 @@ async def test_after_a_crash_a_leased_pid_that_never_wrote_still_starts_at_zero(
                 assert (outcome.status, outcome.expected) == (GAP, 0)
         assert (await server.send(pids[0], 5, partition=1)).status is GAP
     assert (await server.send(late, 0, partition=1)).status is APPENDED
+
+
+async def test_what_a_snapshot_has_of_before_a_hole_shows_no_gap_after_any_start() -> None:
+    """Kafka has removed what came after the snapshot, with the batches 2 to 5 of a producer."""
+    server = await Server(SimFiles()).start()
+    pid = server.lease()
+    await server.fill(pid, 0, 2)
+    rows = server.partition().rows()
+    again = server.partition().table
+    begin_at(again, 7, Base(rows), server.now_ms)
+    assert (again.hole_end, again.hole_ms, again.next_offset) == (7, server.now_ms, 7)
+    later = again.position(9, -1)
+    assert later.hole_end == 7
+    begin_at(again, 7, Base(later.rows(rows.partition, rows.producers)), server.now_ms + 1)
+    assert (again.hole_end, again.hole_ms) == (7, server.now_ms), "the hole stays known"
 
 
 async def test_where_history_is_missing_young_pids_that_are_unknown_count_as_old() -> None:

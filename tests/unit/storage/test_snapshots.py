@@ -76,6 +76,7 @@ def draw(seed: int, partitions: int = 4, producers: int = 6) -> Content:
             draw_states(random, random.choice([0, producers])),
             (-1, 7)[number % 2],
             (-1, 2**50)[number % 2],
+            (0, 2**49)[number % 2],
         )
         for number in range(partitions)
     ]

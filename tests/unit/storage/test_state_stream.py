@@ -52,7 +52,7 @@ def test_what_is_sent_arrives(number: int) -> None:
             PartitionRows(
                 TopicPartition("t\N{SNOWMAN}", part), "1" * 32, random.randrange(1 << 60),
                 random.choice((-1, 1 << 41)), states(random, names, random.choice((0, 1, 3000))),
-                random.choice((-1, 7)), random.randrange(1 << 60),
+                random.choice((-1, 7)), random.randrange(1 << 60), random.randrange(1 << 60),
             ),
             random.random() < 0.5, random.random() < 0.5, random.random() < 0.5,
         )
