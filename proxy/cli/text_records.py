@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
 
-from pidlease.http_api.record_messages import NUMBER_MAX, NewRecord, content_in_json
+from pidlease.http_api.record_messages import NewRecord, content_in_json
 from pidlease.kafka.records.identity_header import HEADER_KEY
 
 _RESERVED: Final = HEADER_KEY.decode()
@@ -16,12 +16,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 class RecordLine(NewRecord):
     """A record in a line of JSON; what `consume --json` prints, `produce --json` reads."""
 
-    timestamp_ms: Annotated[
-        int | None, Field(ge=-(2**63), le=2**63 - 1, description="null: the time of the append")
-    ] = None
     partition: Annotated[int | None, Field(ge=0, description="left out: by the key")] = None
     offset: Annotated[int | None, Field(description="printed, and ignored when read")] = None
-    timestamp_ms: Annotated[int | None, Field(ge=0, le=NUMBER_MAX)] = None
 
     @property
     def header_pairs(self) -> list[tuple[str, bytes | None]]:
