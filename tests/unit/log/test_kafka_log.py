@@ -445,7 +445,7 @@ async def test_the_error_about_an_offset_has_the_present_range(
     """Others may have deleted records, or the log may have grown meanwhile."""
     async with partition(3) as (log, upstream):
 
-        async def log_of(_: TopicPartition) -> LeaderLog:
+        async def log_of(_: TopicPartition, __: int) -> LeaderLog:
             return opened(8)._replace(start=5)
 
         monkeypatch.setattr(upstream, "log_of", log_of, raising=False)
