@@ -54,6 +54,7 @@ start fsync_folder */snapshots 1 s
 start make_folder */sequence 1
 start open */sequence/.aside* 1
 start truncate */sequence/.aside* 1
+start write */sequence/.aside* 1 ~
 start fsync */sequence/.aside* 1
 start rename */sequence/blocks 1
 start rename */sequence/names 1
@@ -61,6 +62,7 @@ start fsync_folder */sequence 1
 start make_folder */groups 1 s
 start open */groups/.aside* 1 s
 start truncate */groups/.aside* 1 s
+start write */groups/.aside* 1 ~s
 start fsync */groups/.aside* 1 s
 start rename */groups/offsets 1
 start fsync_folder */groups 1 s
@@ -83,6 +85,11 @@ topic open */logs/NEW-0/*.timeindex 1
 topic open */logs/NEW-0/*.log 1
 topic truncate */logs/NEW-0/*.log 1
 topic fsync_folder */logs/NEW-0 1
+topic open */logs/NEW-?/.aside* 1 !
+topic truncate */logs/NEW-?/.aside* 1
+topic write */logs/NEW-?/.aside* 1 ~
+topic fsync */logs/NEW-?/.aside* 1
+topic rename */logs/NEW-?/topic 1
 defaults open */topics/.aside* 1
 defaults truncate */topics/.aside* 1
 defaults write */topics/.aside* 1 ~
