@@ -425,7 +425,7 @@ class Partition:
 
     def _may_lack(self, rules: Rules, pid: int, state: Packed) -> bool:
         """Return whether a producer may have appended more, in a part of the log that is gone."""
-        return pid not in self._in_flight and offset_of(rules, state) < self.table.hole_end
+        return pid not in self._in_flight and offset_of(rules, state) < self.table.removed_end
 
     def _stood_before(self, pid: int, batch: Batch) -> bool:
         """Return whether a batch was stored under the name's former PID: the numbers continue."""

@@ -33,20 +33,20 @@ class ProducerTable:
         #: When earlier history was found missing, in ms since 1970; -1: it is complete.
         self.hole_ms = topic.made_again_ms
         #: The offset after the last part of the log that was removed before it was applied.
-        self.hole_end = 0
+        self.removed_end = 0
         #: The producers that have changed, for the servers that follow them; None: none does.
         self.changed: set[int] | None = None
 
     # ------------------------------------------------------------------ snapshot and replay
 
     def restore(
-        self, states: dict[int, Packed], next_offset: int, hole_ms: int, hole_end: int = 0
+        self, states: dict[int, Packed], next_offset: int, hole_ms: int, removed_end: int = 0
     ) -> None:
         """Begin with the states of a snapshot; `replay` continues from there."""
         self.states = states
         self.next_offset = next_offset
         self.hole_ms = hole_ms
-        self.hole_end = hole_end
+        self.removed_end = removed_end
 
     def replay(self, batches: Iterable[LoggedBatch], now_ms: int) -> None:
         """Apply batches of the log: at the start in a thread, in a catch-up on the event loop."""
@@ -73,7 +73,12 @@ class ProducerTable:
                 none.
         """
         return PartitionOffset(
-            self.topic_id, next_offset, self.hole_ms, leader_epoch, self.next_offset, self.hole_end
+            self.topic_id,
+            next_offset,
+            self.hole_ms,
+            leader_epoch,
+            self.next_offset,
+            self.removed_end,
         )
 
     def rows(self) -> PartitionRows:

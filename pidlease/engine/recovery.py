@@ -198,7 +198,7 @@ class Recovery:
         entries: Mapping[TopicPartition, PartitionOffset],
         bases: Mapping[TopicPartition, Base],
     ) -> set[TopicPartition]:
-        """Return the partitions whose logs are those of entries, and note the others."""
+        """Return the partitions with logs that fit their entries, and note the others."""
         fitting = fitting_entries(self.store, logs, entries)
         for name in entries.keys() - fitting:
             bases[name].is_other = True
@@ -268,7 +268,7 @@ def fitting_entries(
     logs: Mapping[TopicPartition, Partition],
     entries: Mapping[TopicPartition, PartitionOffset],
 ) -> set[TopicPartition]:
-    """Return the partitions whose logs are those from which entries were made. Blocks.
+    """Return the partitions with logs from which their entries were made. Blocks.
 
     A log is that if its topic has the same id, and it is as it was up to the entry's offset: Kafka
     may have lost its end since, and have appended other batches. A log that cannot be asked now is
@@ -363,10 +363,10 @@ def begin_at(known: ProducerTable, start: int, base: Base, now_ms: int) -> None:
     hole_ms = known.hole_ms if rows is None else max(rows.hole_ms, known.hole_ms)
     if base.is_other or offset < start:
         hole_ms = now_ms  # producers of the missing part continue their numbers
-    hole_end = start if offset < start or rows is None else rows.hole_end
+    removed_end = start if offset < start or rows is None else rows.removed_end
     # Copy the states: if the log cannot be read to its end now, the next attempt needs them.
     states = {} if rows is None else dict(rows.producers)
-    known.restore(states, max(offset, start), hole_ms, hole_end)
+    known.restore(states, max(offset, start), hole_ms, removed_end)
 
 
 def catch_up(partition: Partition, now_ms: int) -> None:

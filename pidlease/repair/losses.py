@@ -160,7 +160,7 @@ def find_losses(context: Context, topic: Topic, number: int, damage: Damage) -> 
         entry = snapshot.manifest.offset_vector[name]
         promised = max(promised, entry.next_offset)
         state = ProducerTable(name, topic, context.names, 0)
-        state.restore(snapshot.producers[name], entry.next_offset, entry.hole_ms, entry.hole_end)
+        state.restore(snapshot.producers[name], entry.next_offset, entry.hole_ms, entry.removed_end)
         for pid, row in state.described_producers():
             kept = known.producer(pid)
             if kept is None or (kept.generation, kept.high) < (row.generation, row.high):

@@ -71,8 +71,8 @@ class PartitionRows(NamedTuple):
             the log has no leader epochs.
         end_offset: the offset after all batches that the states may have; while outcomes are
             unknown, it is far above `next_offset`.
-        hole_end: the offset after the last part of the log that was removed before it was applied.
-            A producer whose last known batch is before it may have appended more there.
+        removed_end: the offset after the last part of the log that was removed before it was applied.
+            A producer with its last known batch before it may have appended more there.
     """
 
     partition: TopicPartition
@@ -82,14 +82,14 @@ class PartitionRows(NamedTuple):
     producers: Mapping[int, Packed]
     leader_epoch: int = -1
     end_offset: int = -1
-    hole_end: int = 0
+    removed_end: int = 0
 
     @property
     def entry(self) -> "PartitionOffset":
         """The entry in the offset vector."""
         return PartitionOffset(
             self.topic_id, self.next_offset, self.hole_ms, self.leader_epoch, self.end_offset,
-            self.hole_end,
+            self.removed_end,
         )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ class PartitionOffset(NamedTuple):
     hole_ms: int
     leader_epoch: int = -1
     end_offset: int = -1
-    hole_end: int = 0
+    removed_end: int = 0
 
     @property
     def needed_end(self) -> int:
@@ -112,5 +112,5 @@ class PartitionOffset(NamedTuple):
         """Return the rows of a partition with this entry."""
         return PartitionRows(
             partition, self.topic_id, self.next_offset, self.hole_ms, producers,
-            self.leader_epoch, self.end_offset, self.hole_end,
+            self.leader_epoch, self.end_offset, self.removed_end,
         )  # fmt: skip

@@ -226,6 +226,7 @@ class KafkaBackend(Backend):
         book = await self._pool.run(partial(coordinator.topic_book, self.cluster_id))
         self._kafka = KafkaStore(self._upstream, self._writers, book, self._pool, owned)
         self._kafka.leave = self._leave
+        self._kafka.follow_leaders()
         if self._journal is not None:
             self._kafka.first_service = self._journal.first_service
             self._kafka.beginnings = JournalBeginnings(self._journal)

@@ -56,7 +56,7 @@ ENGINE: Final = (
     Mutant(
         "a state of before a hole shows a gap",
         _PARTITION,
-        "offset_of(rules, state) < self.table.hole_end\n",
+        "offset_of(rules, state) < self.table.removed_end\n",
         "offset_of(rules, state) < 0\n",
         (PARTITION,),
     ),
@@ -70,8 +70,8 @@ ENGINE: Final = (
     Mutant(
         "a hole is forgotten by the next start",
         _RECOVERY,
-        "    hole_end = start if offset < start or rows is None else rows.hole_end\n",
-        "    hole_end = start if offset < start or rows is None else 0\n",
+        "    removed_end = start if offset < start or rows is None else rows.removed_end\n",
+        "    removed_end = start if offset < start or rows is None else 0\n",
         (RECOVERY,),
     ),
     Mutant(

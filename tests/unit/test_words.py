@@ -61,12 +61,8 @@ _ALLOWED: dict[str, set[str]] = {
     "pidlease/engine/recovery.py": {"hole_ms"},
     "pidlease/log/kafka/kafka_log_store.py": _HOLE,
     "pidlease/repair/losses.py": {"hole_ms"},
-    "pidlease/storage/snapshot_tables.py": {"hole_ms"},
     "pidlease/storage/snapshot_rows.py": {"hole_ms"},
     "pidlease/storage/snapshot_files.py": {"tell"},  # a method of a file
-    "pidlease/storage/snapshots.py": {"hole_ms"},
-    "pidlease/storage/state_stream.py": {"hole_ms"},
-    "pidlease/engine/state_feeds.py": {"hole_ms"},
     # A kind of finding in the report, and in its JSON.
     "pidlease/verify/partition_check.py": {"HOLE"},
     "pidlease/verify/verify_report.py": {"HOLE", "hole"},

@@ -97,8 +97,6 @@ class KafkaStore(LogStore):
         self._logs: dict[TopicPartition, LeaderLog] = {}
         #: The open logs, which hear of changes of their leaders.
         self._open: Final[WeakSet[KafkaPartitionLog]] = WeakSet()
-        upstream.cluster.on_change.append(self._note_leaders)
-        upstream.channels.on_lost = self._note_connection_lost
         self._producers_kept_ms = 0
 
     @property
@@ -221,6 +219,11 @@ class KafkaStore(LogStore):
         log.producers_kept_ms = self._producers_kept_ms
         self._loop.call_soon_threadsafe(self._watch, log)
         return log
+
+    def follow_leaders(self) -> None:
+        """Let open logs hear of changes of their leaders from now on."""
+        self._upstream.cluster.on_change.append(self._note_leaders)
+        self._upstream.channels.on_lost = self._note_connection_lost
 
     def _watch(self, log: KafkaPartitionLog) -> None:
         """Let a log hear of changes of its leader, the last one included."""

@@ -92,7 +92,7 @@ _REST_SECONDS: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
 
 #: Why a batch is not sent that was validated before its leader may have changed.
 _LEADER_CHANGED: Final = "its leader in Kafka has changed; send it again"
-#: Why a partition is stopped whose topic was deleted, and created again.
+#: Why a partition of a topic is stopped that was deleted, and created again.
 OTHER_TOPIC: Final = "its topic was deleted and created again; the new one is read first"
 
 

@@ -174,10 +174,10 @@ class LogDirectory:
             return max(mark, base)  # the segments before were fsynced before this one was begun
         segment = SegmentFiles(FILES, folder, base)
         with segment.reading(LOG_SUFFIX) as log:
-            return _whole_end(segment, log, mark, clean=clean)
+            return _wremoved_end(segment, log, mark, clean=clean)
 
 
-def _whole_end(segment: SegmentFiles, log: OpenFile, mark: int, *, clean: bool) -> int:
+def _wremoved_end(segment: SegmentFiles, log: OpenFile, mark: int, *, clean: bool) -> int:
     """Return the end of the last segment; damage is a part of it, a torn tail is not."""
     size = log.size()
     position, offset = _near_end(segment, log, size)

@@ -44,7 +44,7 @@ async def test_a_producer_of_before_a_hole_may_go_on_after_it() -> None:
     await bench.flow()
     assert statuses(*sent) == [APPENDED] * 6
     table = bench.partition.table
-    table.hole_end = bench.log.end_offset = table.next_offset = 10
+    table.removed_end = bench.log.end_offset = table.next_offset = 10
     assert statuses(bench.send(2)) == [DUPLICATE]
     first = bench.send(7)
     assert statuses(bench.send(9)) == [GAP], "in flight, it shows gaps again"

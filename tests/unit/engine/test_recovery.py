@@ -286,11 +286,11 @@ async def test_what_a_snapshot_has_of_before_a_hole_shows_no_gap_after_any_start
     rows = server.partition().rows()
     again = server.partition().table
     begin_at(again, 7, Base(rows), server.now_ms)
-    assert (again.hole_end, again.hole_ms, again.next_offset) == (7, server.now_ms, 7)
+    assert (again.removed_end, again.hole_ms, again.next_offset) == (7, server.now_ms, 7)
     later = again.position(9, -1)
-    assert later.hole_end == 7
+    assert later.removed_end == 7
     begin_at(again, 7, Base(later.rows(rows.partition, rows.producers)), server.now_ms + 1)
-    assert (again.hole_end, again.hole_ms) == (7, server.now_ms), "the hole stays known"
+    assert (again.removed_end, again.hole_ms) == (7, server.now_ms), "the hole stays known"
 
 
 async def test_where_history_is_missing_young_pids_that_are_unknown_count_as_old() -> None:
