@@ -71,8 +71,8 @@ class PartitionRows(NamedTuple):
             the log has no leader epochs.
         end_offset: the offset after all batches that the states may have; while outcomes are
             unknown, it is far above `next_offset`.
-        removed_end: the offset after the last part of the log that was removed before it was applied.
-            A producer with its last known batch before it may have appended more there.
+        removed_end: the offset after the last part of the log that was removed before it was
+            applied. A producer with its last known batch before it may have appended more there.
     """
 
     partition: TopicPartition
