@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from pidlease.spark.audit.first_pass import MINUTE_MS, NAMELESS
-from pidlease.spark.audit.log_audit import Audit, Totals
+from pidlease.spark.audit.log_audit import Audit, Totals, total
 from pidlease.spark.audit.send_history import GAP, LOST
 
 #: Rows of a table on the console.
@@ -138,7 +138,7 @@ def _topics(producers: DataFrame) -> DataFrame:
     sums = ("records", "sends", "bytes", "duplicates", "gaps", "fenced", "violations", "notices")
     return (
         producers.groupBy("topic", "policy")
-        .agg(F.count("*").alias("producers"), *(F.sum(each).alias(each) for each in sums))
+        .agg(F.count("*").alias("producers"), *(total(F.col(each)).alias(each) for each in sums))
         .orderBy(F.desc("violations"), "topic", "policy")
     )
 
@@ -159,7 +159,7 @@ def _over_time(audit: Audit) -> tuple[TimeSeries, TimeSeries]:
         column = F.floor((F.col("minute") - begin) / step).cast("int").alias("column")
         sums = table.where(F.col("minute").between(begin, last)).groupBy(name, column)
         numbers: dict[str, list[int]] = {}
-        for each in sums.agg(F.sum(number).alias("number")).collect():
+        for each in sums.agg(total(F.col(number)).alias("number")).collect():
             numbers.setdefault(each[name], [0] * count)[each["column"]] = each["number"]
         return TimeSeries(begin * MINUTE_MS, step * MINUTE_MS, numbers)
 

@@ -168,7 +168,7 @@ def _nothing(rows: DataFrame) -> DataFrame:
 
 def _kinds(judged: DataFrame) -> list[Row]:
     """Count the findings by kind, and add up what they affect."""
-    counts = F.count("*").alias("findings"), F.sum("numbers").alias("affected")
+    counts = F.count("*").alias("findings"), total(F.col("numbers")).alias("affected")
     return judged.groupBy("kind").agg(*counts).collect()
 
 
@@ -202,7 +202,12 @@ def _producers(of_producers: DataFrame, judged: DataFrame, *, any_wrong: bool) -
 
 def _numbers(name: str, *kinds: str) -> Column:
     mine = F.when(F.col("kind").isin(*kinds), F.col("numbers")).otherwise(0)
-    return F.sum(mine).alias(name)
+    return total(mine).alias(name)
+
+
+def total(numbers: Column) -> Column:
+    """Return the sum of numbers, at most the largest long: gaps of 63 bits would exceed it."""
+    return F.least(F.sum(numbers.cast("decimal(38, 0)")), F.lit(2**63 - 1)).cast("long")
 
 
 def _totals(producers: DataFrame, kinds: list[Row], suspects: int, damages: int) -> Totals:

@@ -68,7 +68,7 @@ class PartitionChoice:
 
     Attributes:
         topics: all partitions of these topics.
-        pattern: all partitions of the topics whose names have a match of it.
+        pattern: all partitions of each topic with a match of it in the name.
         partitions: these partitions.
     """
 

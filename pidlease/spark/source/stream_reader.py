@@ -63,7 +63,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: Offsets = {}
         self._seen: dict[TopicPartition, OffsetRange] = {}
         self._looked_s = -math.inf
-        #: Partitions whose deletion was reported.
+        #: Deleted partitions that were reported.
         self._gone: set[TopicPartition] = set()
         #: The end of a query with trigger AvailableNow.
         self._target: Offsets | None = None
@@ -167,8 +167,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report_gone(self, partition: TopicPartition) -> None:
         """Report a deleted partition, once: Spark asks a hundred times a second.
 
-        Nobody knows whether all of its records were read, so this is a loss, as it is for Spark's
-        Kafka source.
+        It may have had unread records, so this is a loss, as it is for Spark's Kafka source.
 
         Raises:
             ReadError: option failOnDataLoss is set.

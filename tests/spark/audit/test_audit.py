@@ -275,6 +275,9 @@ def test_what_golden_histories_admit_is_sound_and_what_they_refuse_is_found(
         if admitted:
             made += golden_rows(random, one.name, one.policy, admitted, start, crcs)
     found = audit(spark.createDataFrame(made, SCHEMA))
+    # Gaps near the largest sequence number: their sum is beyond 64 bits.
+    assert found.totals.affected["gap"] == 2**63 - 1
+    assert summary(found, "golden histories").topics
     seen = {row.topic: row.kind for row in found.violations.collect()}
     # `judge` has no other verdict for a late send.
     late = {topic for topic, kind in seen.items() if kind == "late"}
