@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from pidlease.log.segments.data_directory import NewerFormatError, missing_of, read_identity
-from pidlease.log.segments.log_topics import COPY_NAME, of_another, partition_of
+from pidlease.log.segments.log_topics import COPY_NAME, is_written, of_another, partition_of
 from pidlease.log.segments.segment import LOG_SUFFIX
 from pidlease.storage.errors import DataFolderError
 from pidlease.storage.files import Files
@@ -193,6 +193,10 @@ def _plan(
             yield _Planned(topic, number, logs / name, judged)
     for name in sorted(names):
         if name.rpartition("-")[0] not in doomed:
+            if partition_of(name) and not is_written(context.files, logs / name):
+                context.report.note(logs / name, "is of no topic, and has no record; a creation was"
+                                    " interrupted, which the next start completes")  # fmt: skip
+                continue
             restores = partition_of(name) and context.files.exists(logs / name / COPY_NAME)
             more = "; the next start restores its definition" if restores else ""
             text = f"belongs to no topic that is defined{more}"

@@ -70,13 +70,7 @@ start fsync */groups/offsets 1
 start truncate */sequence/blocks 1 !
 start write */sequence/blocks 1 ~
 start fsync */sequence/blocks 1
-topic open */topics/.aside* 1 !
-topic truncate */topics/.aside* 1
-topic write */topics/.aside* 1 ~
-topic fsync */topics/.aside* 1
-topic rename */topics/*.json 1
-start make_folder */logs 1
-topic fsync_folder */topics 2
+topic make_folder */logs 1
 traffic make_folder */logs/load-? 2
 start fsync_folder */logs 1
 topic make_folder */logs/NEW-0 1
@@ -90,6 +84,12 @@ topic truncate */logs/NEW-?/.aside* 1
 topic write */logs/NEW-?/.aside* 1 ~
 topic fsync */logs/NEW-?/.aside* 1
 topic rename */logs/NEW-?/topic 1
+topic open */topics/.aside* 1 !
+topic truncate */topics/.aside* 1
+topic write */topics/.aside* 1 ~
+topic fsync */topics/.aside* 1
+topic rename */topics/*.json 1
+topic fsync_folder */topics 2
 defaults open */topics/.aside* 1
 defaults truncate */topics/.aside* 1
 defaults write */topics/.aside* 1 ~

@@ -144,7 +144,7 @@ def restored_topics(files: Files, logs: Path, defined: Mapping[str, Topic]) -> l
 
     A topic may be missing, or have fewer partitions than logs. Each is reported in the server's
     log. If none of its logs without a definition was ever written to, their creation may have been
-    interrupted, so missing ones are made.
+    interrupted, so missing ones are made; or all are removed, if no copy says what they are.
 
     Parameters:
         logs: the folder of all logs.
@@ -169,7 +169,7 @@ def _restored(
     files: Files, logs: Path, name: str, numbers: list[int], known: Topic | None
 ) -> Topic | None:
     folders = {number: logs / folder_name(name, number) for number in numbers}
-    written = any(_is_written(files, folder) for folder in folders.values())
+    written = any(is_written(files, folder) for folder in folders.values())
     read = {number: read_copy(files, folder) for number, folder in folders.items()}
     base = known or next(filter(None, read.values()), None)
     copies = {
@@ -182,6 +182,9 @@ def _restored(
             _log.error("a log belongs to no topic that is defined, and cannot be read; take the"
                        " topic's definition from a backup, or move the log away", topic=name,
                        logs=[str(folder) for folder in folders.values()][:10])  # fmt: skip
+        else:  # of a creation that was interrupted before the copy
+            for folder in folders.values():
+                remove_tree(files, folder)
         return None
     total = max(numbers[-1] + 1, *(copy.partitions for copy in copies.values()))
     topic = replace(base, partitions=total)
@@ -201,10 +204,10 @@ def _restored(
 def _is_log(files: Files, folder: Path) -> bool:
     """Whether a folder has, or had, a log that may not be used for another topic."""
     names = files.list(folder)
-    return (COPY_NAME in names and not _bases(names)) or _is_written(files, folder)
+    return (COPY_NAME in names and not _bases(names)) or is_written(files, folder)
 
 
-def _is_written(files: Files, folder: Path) -> bool:
+def is_written(files: Files, folder: Path) -> bool:
     """Whether the log in a folder ever had a record."""
     names = files.list(folder)
     if MARK_NAME in names or LOG_START_NAME in names:

@@ -1,5 +1,6 @@
 """`pidlease verify` on what is set for topics: all of them, and each."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,3 +78,26 @@ def test_what_no_server_stores_is_wrong_also_without_deduplication(tmp_path: Pat
     assert found.code == 1
     assert "damaged" in found.kinds
     assert not {"duplicate", "gap"} & set(found.kinds)
+
+
+def test_a_creation_that_was_interrupted_is_a_note_and_a_log_of_no_topic_a_finding(
+    tmp_path: Path,
+) -> None:
+    data = filled(tmp_path / "d")
+    (data.path / "logs" / "u-0").mkdir()
+    found = data.verify()
+    assert (found.code, found.findings) == (0, [])
+    assert "logs/u-0: is of no topic, and has no record" in found.notes
+    (data.path / "logs" / "u-0" / f"{0:020d}.log").write_bytes(b"x")
+    assert data.verify().kinds == ["stray"]
+
+
+def test_a_log_that_is_gone_and_one_of_another_topic(tmp_path: Path) -> None:
+    data = filled(tmp_path / "d")
+    store(data).save(replace(data.topic, topic_id="0" * 32))
+    assert "stray" in data.verify().kinds
+    store(data).save(data.topic)
+    shutil.rmtree(data.folder)
+    found = data.verify()
+    assert "missing" in found.kinds
+    assert "there is no segment" in found.output
