@@ -94,7 +94,7 @@ def test_any_time_that_is_read_can_be_written(server: PidleaseServer) -> None:
 
 def test_a_line_that_was_skipped_is_skipped_again(server: PidleaseServer, tmp_path: Path) -> None:
     lines = b"1\n" + b"x" * 1_200_000 + b"\n3\n"
-    words = ("produce", "skipped", "--name", "skipping", "--skip-invalid",
+    words = ("produce", "skipped", "--name", "skipping", "--skip-invalid", "--partition", "0",
              "--plan", str(tmp_path / "plan"))  # fmt: skip
     for counts in ("2 records stored", "0 records stored, 2 were in the log before"):
         done = run(server, *words, stdin=lines)
