@@ -172,14 +172,14 @@ UPSTREAM: Final = (
         "        if self._reads_on(pending, read):\n            return True\n        if kind",
         "        if kind is not Kind.DUPLICATE and self._reads_on(pending, read):\n"
         "            return True\n        if kind",
-        (_SIM,),
+        (f"{_SIM}::test_nothing_of_a_former_topic_is_a_duplicate",),
     ),
     Mutant(
         "a batch is validated although there was a sign that the log is another one",
         _LANES,
         "        doubted = not self._log.confirmed\n",
         "        doubted = False\n",
-        (_SIM,),
+        (f"{_SIM}::test_after_a_sign_of_another_log_the_log_is_asked_first",),
     ),
     Mutant(
         "a change of topics is not passed on",

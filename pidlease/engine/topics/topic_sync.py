@@ -15,7 +15,7 @@ from pidlease.engine.recovery import KeptRows, begin, catch_up
 from pidlease.engine.topics.topic_table import TopicTable, UnseenTopic
 from pidlease.engine.unloaded_partitions import UNSEEN_MS_MAX
 from pidlease.storage.io_pool import IoPool
-from pidlease.storage.snapshots import SnapshotStore
+from pidlease.storage.snapshots import PartitionRows, SnapshotStore
 from pidlease.storage.topics.topic_settings import SettingError
 from pidlease.storage.topics.topic_store import Topic
 
@@ -140,7 +140,7 @@ class TopicSync:
         wanted = [each for each in numbers if each < len(before) and before[each].elsewhere]
         if wanted:
             opened, failure = await self._open(self._table.topics[name], before, wanted)
-            await self._replay(opened.values(), ())
+            await self._replay(opened.values(), wanted, ())
             await self._table.change(self._show_taken(name, before, opened))
             if failure is not None:
                 raise failure
@@ -162,20 +162,27 @@ class TopicSync:
         """Open and replay some partitions of a topic: new ones, and stopped ones again."""
         opened, failure = await self._open(topic, before, wanted)
         cut = {number for number in stopped if before[number].has_lost}
-        await self._replay(opened.values(), cut)
+        await self._replay(opened.values(), stopped, cut)
         await self._show(topic, before, stopped, opened)
         if failure is not None:
             raise failure
 
-    async def _replay(self, opened: Iterable[Partition], cut: Container[int]) -> None:
+    async def _replay(
+        self, opened: Iterable[Partition], known: Container[int], cut: Container[int]
+    ) -> None:
         """Read partitions.
 
         Parameters:
+            known: the numbers of those that were not forgotten: the kept snapshots have them.
             cut: the numbers of those that have lost records since they were opened last.
         """
         kept = KeptRows(self._snapshots)
-        work = [self._begin(each, kept, is_cut=each.name.partition in cut)
-                for each in opened if self._claims(each)]  # fmt: skip
+        work = []
+        for each in opened:
+            if self._claims(each):
+                number = each.name.partition
+                rows = kept.of(each.name) if number in known else ()
+                work.append(self._begin(each, rows, is_cut=number in cut))
         for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -241,10 +248,12 @@ class TopicSync:
         """Return whether this server owns a partition; if not, it is marked so."""
         return self.claim is None or self.claim(partition)
 
-    async def _begin(self, partition: Partition, kept: KeptRows, *, is_cut: bool) -> None:
+    async def _begin(
+        self, partition: Partition, kept: Iterable[PartitionRows], *, is_cut: bool
+    ) -> None:
         now_ms = self._leases.now_ms()
         held = self._table.held.rows_of(partition.name)
-        candidates = itertools.chain([] if held is None else [held], kept.of(partition.name))
+        candidates = itertools.chain([] if held is None else [held], kept)
         base = await self._pool.run(partial(self._table.base_of, partition, candidates))
         base.is_other = base.is_other or is_cut
         begin(partition, base, now_ms)

@@ -569,8 +569,10 @@ async def test_a_takeover_passes_leases_on(monkeypatch: pytest.MonkeyPatch) -> N
     late = server.lease()
     replay = TopicSync._replay
 
-    async def longer(self: TopicSync, opened: Iterable[Partition], cut: Container[int]) -> None:
-        await replay(self, opened, cut)
+    async def longer(
+        self: TopicSync, opened: Iterable[Partition], known: Container[int], cut: Container[int]
+    ) -> None:
+        await replay(self, opened, known, cut)
         unloaded.producers[late] = unloaded.producers[pids[0]]
         server.engine.leases.restore([late], unloaded)
 
