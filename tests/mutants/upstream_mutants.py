@@ -182,10 +182,10 @@ UPSTREAM: Final = (
         (f"{_SIM}::test_after_a_sign_of_another_log_the_log_is_asked_first",),
     ),
     Mutant(
-        "a change of topics is not passed on",
+        "a change of topics by another server is not heard",
         "pidlease/engine/member_pings.py",
-        "_replace(topics=self._topics)",
-        "_replace(topics=0)",
+        "        if topics > self._topics:\n",
+        "        if topics < 0:\n",
         ("tests/unit/engine/test_member_pings.py",),
     ),
     Mutant(
