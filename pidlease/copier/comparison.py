@@ -185,7 +185,7 @@ async def _compare_send(
         result.foreign += len(send)
         result.find(f"offset {where} of the copy: no copier wrote that")
         return
-    begun = rows.begun
+    begun, done = rows.begun, max(first, rows.done)
     if missing := await rows.skip_to(sent.first):
         result.lost += missing
         result.find(f"offset {where} of the copy: {missing} records of the source before"
@@ -195,14 +195,39 @@ async def _compare_send(
     if sent.last < first:
         result.deleted += len(found)
         return
-    if not expected:
+    if sent.last < done:
         result.doubled += len(found)
         result.find(f"offset {where} of the copy: offsets up to {sent.last} had been copied before")
         return
     if sent.first < first and not begun:
         result.deleted += max(len(found) - len(expected), 0)
-        found = found[-len(expected) :]
+        found = found[len(found) - len(expected) :]
+    removed = sent.last + 1 - max(sent.first, done) - len(expected)
+    found = _without_removed(expected, found, removed, result)
     _compare_rows(expected, found, where, result)
+
+
+def _without_removed(
+    expected: Sequence[PlacedRecord],
+    found: Sequence[RecordContent],
+    removed: int,
+    result: Comparison,
+) -> list[RecordContent]:
+    """Leave out the records of a send that the source has lost since, by compaction.
+
+    Parameters:
+        removed: how many offsets of the send the source does not have; so many records at most.
+    """
+    left = min(removed, len(found) - len(expected))
+    contents = {each.row for each in expected}
+    kept: list[RecordContent] = []
+    for row in found:
+        if left > 0 and row not in contents:
+            left -= 1
+            result.deleted += 1
+        else:
+            kept.append(row)
+    return kept
 
 
 def _compare_rows(
@@ -231,6 +256,8 @@ class _SourceRecords:
         self._next: PlacedRecord | None = None
         #: Whether any record was read.
         self.begun = False
+        #: The first offset that was not asked for.
+        self.done = 0
 
     async def up_to(self, offset: int) -> list[PlacedRecord]:
         """Return the records below an offset that were not read yet."""
@@ -244,6 +271,7 @@ class _SourceRecords:
         return count
 
     async def _below(self, offset: int) -> AsyncIterator[PlacedRecord]:
+        self.done = max(self.done, offset)
         while True:
             if self._next is None:
                 self._next = await anext(self._rows, None)

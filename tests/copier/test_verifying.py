@@ -92,6 +92,27 @@ async def test_a_whole_send_again() -> None:
     assert (found.equal, found.doubled, found.same) == (100, 50, False), found
 
 
+def compacted(end: int, *left: int) -> Log:
+    return Log(0, end, batch_of(0, end - 1, [Record(n, n, None, b"%d" % n, []) for n in left]))
+
+
+async def test_records_that_the_source_has_compacted_since_are_deleted() -> None:
+    """They count as different, once, and all that follow them in their send."""
+    sends = (7, 0, [*range(10)]), (7, 10, [*range(10, 20)]), (7, 20, [*range(20, 30)])
+    found = await compared(compacted(30, 1, 4, 8, 27, 29), copy(*sends))
+    assert (found.equal, found.deleted, found.same) == (5, 25, True), found
+
+
+async def test_a_double_in_a_send_is_none_that_was_compacted() -> None:
+    found = await compared(compacted(10, 1, 4, 8, 9), copy((7, 0, [1, 2, 4, 4, 8, 9])))
+    assert (found.deleted, found.doubled, found.same) == (1, 1, False), found
+
+
+async def test_a_record_that_the_source_never_had_is_no_compacted_one() -> None:
+    found = await compared(source(0, 3), copy((7, 0, [0, 1, 1, 2])))
+    assert (found.deleted, found.doubled, found.same) == (0, 1, False), found
+
+
 async def test_the_end_is_no_beginning() -> None:
     """Once everything counted as deleted, and the exit code was 0."""
     settings = CopySettings(

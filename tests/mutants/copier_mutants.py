@@ -112,6 +112,20 @@ COPIER: Final = (
         _SEEN,
     ),
     Mutant(
+        "records that the source has compacted are different",
+        _VERIFYING,
+        "        if left > 0 and row not in contents:\n",
+        "        if False:\n",
+        _SEEN,
+    ),
+    Mutant(
+        "a double is taken for a compacted record",
+        _VERIFYING,
+        "        if left > 0 and row not in contents:\n",
+        "        if row not in contents or left > 0:\n",
+        _SEEN,
+    ),
+    Mutant(
         "a comparison begins at the end",
         _VERIFYING,
         "    if settings.start == LATEST:\n",
