@@ -40,7 +40,7 @@ class Seen(NamedTuple):
         twice: copies in the log beyond the first of each record.
         lost: acknowledged records that the log lacks.
         out_of_order: records whose first copy comes after that of a later record.
-        raised: how often a producer id or an epoch followed another one.
+        raised: the highest epoch in the log.
         first_s: seconds from Kafka's return to the first acknowledgement; -1: there was none.
     """
 
@@ -90,10 +90,7 @@ class OutageClient:
         first = list(dict.fromkeys(stored))
         later = sum(1 for a, b in itertools.pairwise(first) if b < a)
         segments = sorted(kafka.partition_dir(self.topic).glob("*.log"))
-        producers = [
-            (batch.producer_id, batch.producer_epoch)
-            for batch in dump_log_segments(segments).batches
-        ]
+        epochs = {batch.producer_epoch for batch in dump_log_segments(segments).batches}
         after = [at - back for at in self.acknowledged.values() if at >= back]
         return Seen(
             acknowledged=len(self.acknowledged),
@@ -101,7 +98,7 @@ class OutageClient:
             twice=sum(copies.values()) - len(copies),
             lost=len(self.acknowledged.keys() - copies.keys()),
             out_of_order=later,
-            raised=len(set(producers)) - 1,
+            raised=max(epochs),
             first_s=min(after, default=-1.0),
         )
 
