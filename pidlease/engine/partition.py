@@ -185,6 +185,11 @@ class Partition:
             return
         if pid <= 0 or not self.judging:
             pending.pid = 0
+            if self._shared and not read.log:
+                reading = self._appends.catch_up_for(0, in_flight=False)
+                if reading is not None:
+                    self._wait_for(reading, pending, read._replace(log=True))
+                    return
             self._push(pending)
             return
         rules = rules_of(pid)
@@ -253,7 +258,7 @@ class Partition:
         Each read of batches makes the gate read: without that, they would take turns for ever.
         """
         waited = self._watched(pending)
-        again, give_up = partial(self.produce, waited, read), partial(self._give_up, pending)
+        again, give_up = partial(self.produce, waited, read), partial(self._give_up, waited)
         gate.park(pending, Parked(again, give_up))
 
     def _watched(self, pending: Pending) -> Pending:
@@ -349,7 +354,7 @@ class Partition:
         waited = self._watched(pending)
         looked_up_last = read.log and reading is self._lookup
         again = partial(self._go_on if looked_up_last else self.produce, waited, read)
-        parked = Parked(again, partial(self._give_up, pending), pending)
+        parked = Parked(again, partial(self._give_up, waited), pending)
         reading.park(pending.pid, parked)
 
     def _go_on(self, pending: Pending, read: AlreadyRead) -> None:
@@ -396,7 +401,7 @@ class Partition:
 
         reading.park(pid, Parked(partial(finish, sure=True), lambda _: finish(sure=False)))
         # If it was handed over meanwhile, its state is gone: the PID would seem to begin at 0.
-        return await known and not self.gone and not self.elsewhere
+        return await known and not self.gone and not self.log.stopped
 
     def refuse(self, pending: Pending, outcome: Outcome) -> None:
         """Count and complete a batch that a listener refuses.

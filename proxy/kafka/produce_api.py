@@ -94,8 +94,8 @@ class _Reply:
 
     @property
     def ended(self) -> bool:
-        """Whether the client waits no more for the response."""
-        return self._slot.has_ended(self._request.timeout_ms)
+        """Whether the client waits no more for the response; with acks=0 it never does."""
+        return self._request.acks != 0 and self._slot.has_ended(self._request.timeout_ms)
 
     def put(self, index: int, result: PartitionResponse) -> None:
         """Set the result of a batch, by its index in the request; after the last one, respond."""

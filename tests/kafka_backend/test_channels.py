@@ -21,6 +21,7 @@ from pidlease.kafka.codec.produce import PartitionResponse, ProduceBatch
 from pidlease.kafka.errors import UpstreamAwayError, UpstreamError, UpstreamLostError
 from pidlease.testing.loopback_ports import LOOPBACK, free_ports
 from tests.kafka_backend.test_link import frame, read
+from tests.servers.waiting import until
 
 PLACE, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 _SECONDS = 30.0
@@ -47,6 +48,10 @@ class Broker:
     async def listen(self, port: int = 0) -> None:
         self._server = await asyncio.start_server(self._serve, LOOPBACK, port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def end(self, number: int) -> None:
+        """End one of its connections."""
+        self._writers[number].transport.abort()
 
     def close(self) -> None:
         if self._server is not None:
@@ -193,6 +198,32 @@ async def test_a_batch_whose_request_has_ended_is_not_sent(
         assert isinstance(await within(ended.future), UpstreamAwayError)
         assert isinstance(await within(following.future), UpstreamAwayError) == bool(producer)
         assert await within(other.future) == PartitionResponse(0, 7)
+
+
+@pytest.mark.parametrize(("in_flight", "lost"), [(False, [1]), (True, [1, 1])])
+async def test_one_of_several_idle_connections_that_ends_is_no_lost_leader(
+    *, in_flight: bool, lost: list[int]
+) -> None:
+    """Kafka closes idle ones. With a request in flight, or as the last one, it is a sign."""
+    told: list[int] = []
+    async with sending() as (channels, _, (broker,)):
+        channels.on_lost = told.append
+        sent = [send(channels, producer, ProduceBatch(PLACE, b"x")) for producer in (5, 6)]
+        answers = [(await broker.take())[1] for _ in sent]
+        assert broker.connections == 2
+        for answer in answers[in_flight:]:
+            answer(0)
+        done = sent if not in_flight else [each for each in sent if each is not sent[0]]
+        for each in done:
+            assert await within(each) == PartitionResponse(0, 7)
+        broker.end(0)
+        if in_flight:
+            assert isinstance(await within(sent[0]), UpstreamLostError)
+        both = channels._channels[1]
+        await asyncio.to_thread(until, lambda: not all(each.open for each in both), "the end")
+        broker.end(1)
+        await asyncio.to_thread(until, lambda: len(told) >= len(lost), "the sign")
+        assert (told, channels.connected(1)) == (lost, False)
 
 
 async def test_producers_share_a_connection_one_behind_the_other() -> None:

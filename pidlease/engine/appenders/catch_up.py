@@ -11,6 +11,7 @@ again under a higher epoch: then they are in the log twice.
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple, Protocol
@@ -49,6 +50,8 @@ LOST: Final = Outcome(
 
 #: The pauses between reads while batches wait for Kafka.
 _BACKOFF: Final = Backoff(0.1, 1.0)
+#: After so long without a batch that was put back, the next one is read for at once.
+_CALM_SECONDS: Final = 10.0
 #: How often to look for requests that have ended.
 _LOOK_SECONDS: Final = 0.5
 
@@ -141,6 +144,10 @@ class ParkedBatches(ABC):
         #: those that come later: they would fail the retry of the failed one, and so on for ever.
         self._failed: dict[int, int] = {}
         self._wanted = False
+        #: How often batches were put back, or a read has failed, since it was calm: rests come
+        #: between the reads then. And when batches were put back last, by time.monotonic.
+        self._rests = 0
+        self._put_back_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._looks: asyncio.TimerHandle | None = None
 
@@ -161,6 +168,11 @@ class ParkedBatches(ABC):
             producer: the PID.
             batches: in their order.
         """
+        now = time.monotonic()
+        if now - self._put_back_at > _CALM_SECONDS:
+            self._rests = 0
+        self._put_back_at = now
+        self._rests += 1
         self._waiting[producer] = self._waiting.get(producer, 0) + len(batches)
         self._ahead = [*((producer, each) for each in batches), *self._ahead]
         self.begin()
@@ -170,7 +182,7 @@ class ParkedBatches(ABC):
 
         If sequence gaps are allowed, nothing else would notice the missing batch.
         """
-        if producer in self._waiting:
+        if producer and producer in self._waiting:  # without a producer there is no order
             self._failed[producer] = self._waiting[producer]
 
     def begin(self) -> None:
@@ -180,16 +192,16 @@ class ParkedBatches(ABC):
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        failures = 0
         try:
             self._look()
             while self._wanted:
+                if self._rests > 1 and self._ahead and not self._parked:
+                    await asyncio.sleep(_BACKOFF.seconds(self._rests - 1))
                 self._wanted = False
                 self._reading = self._ahead + self._parked
                 self._ahead, self._parked = [], []
-                failures = failures + 1 if await self._once() else 0
-                if failures and self._ahead and not self._parked:
-                    await asyncio.sleep(_BACKOFF.seconds(failures))
+                if await self._once():
+                    self._rests = max(self._rests, 1) + 1
         finally:
             self._task = None
             if self._looks is not None:
@@ -249,7 +261,7 @@ class ParkedBatches(ABC):
             id(each)
             for producer, each in waiting
             if each.ended
-            or (each.pending is not None and each.pending.batch.generation < newest[producer])
+            or (producer and each.pending and each.pending.batch.generation < newest[producer])
         }
         if not ended:
             return
@@ -296,6 +308,8 @@ class CatchUp(ParkedBatches):
         except LogError as error:
             LINES.write(_log, "warning", "the log could not be read again", kind_of(error),
                         partition=str(self._partition.name), error=str(error))  # fmt: skip
+            if self._log.stopped:
+                return None  # they are refused: no read can succeed any more
             return _outcome(error)
         return None
 

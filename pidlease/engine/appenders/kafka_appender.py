@@ -86,6 +86,8 @@ class KafkaAppender(Appender, AppendReceiver):
     @override
     def catch_up_for(self, pid: int, *, in_flight: bool, waited: bool = False) -> CatchUp | None:
         doubted = not self._log.confirmed
+        if not pid:
+            return self._catch_up if doubted or self._catch_up.holds(0) else None
         if policy_of(pid) is not Policy.KAFKA:
             held = not waited and self._takeover.holds(pid)
             doubted = doubted or not self._writer_appender.ready
@@ -245,22 +247,22 @@ class KafkaAppender(Appender, AppendReceiver):
         LINES.write(_log, "warning", "Kafka did not take a batch", (answer.code, answer.reason),
                     partition=str(self._partition.name), pid=pid, batch=failed.batch,
                     code=answer.code, reason=answer.reason)  # fmt: skip
-        queue.in_flight.remove(failed)
         if not pid:
+            queue.in_flight.remove(failed)
             self._partition.fail([(failed, not_taken(answer))])
             self._pump(pid, queue)
             return
         if not answer.code:
             # Kafka did not respond. As if the client had sent them again at once: they wait until
             # Kafka is back, or their requests end.
-            again = [failed, *queue.in_flight, *queue.waiting]
+            again = [*queue.in_flight, *queue.waiting]
             self._drop(pid, queue)
             self._partition.put_back(again, self._catch_up)
             return
         reason = f"the batch before it failed: {answer.reason}"
         unknown = Outcome(Status.FAILED, reason=reason, code=UNKNOWN_OUTCOME)
         unsent = Outcome(Status.FAILED, reason=reason)
-        later = [(each, unknown) for each in queue.in_flight]
+        later = [(each, unknown) for each in queue.in_flight if each is not failed]
         later += [(each, unsent) for each in queue.waiting]
         self._drop(pid, queue)
         self._partition.fail([(failed, not_taken(answer)), *later])

@@ -198,6 +198,10 @@ class ProduceChannels:
         except Exception:  # noqa: BLE001 - a bug of one receiver must not keep the others waiting
             _log_bug(send)
 
+    def connected(self, broker: int) -> bool:
+        """Return whether a connection to a broker is open."""
+        return any(each.open for each in self._channels.get(broker, ()))
+
     def _leave(self, send: ProduceSend) -> _Route:
         """Remove a batch from its route."""
         route = send.route
@@ -259,8 +263,15 @@ class _Channel:
         self._correlation_id = 0
         self._timeout_ms = int(cluster.config.request_seconds * 1000 * _REPLICAS_PART)
         self._closed = False
+        #: Whether a request got no response since the connection was made.
+        self._unanswered = False
         #: Producers with batches in flight here, and to how many partitions.
         self.producers: dict[int, int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether it is connected."""
+        return self._connection is not None and self._connection.open
 
     def take(self, send: ProduceSend) -> None:
         """Send a batch soon, together with those that arrive in the same turn of the loop."""
@@ -348,7 +359,9 @@ class _Channel:
         connection, lost = self._connection, self._channels.on_lost
         if connection is not None and not connection.open and lost is not None:
             self._connection = None
-            lost(self._broker)
+            if self._unanswered or not self._channels.connected(self._broker):
+                lost(self._broker)  # not if Kafka has closed one of several that were idle
+            self._unanswered = False
             self._give_up(UpstreamAwayError("the connection to its leader has ended"))
         self._schedule()
 
@@ -429,6 +442,7 @@ class _Channel:
         if isinstance(response, UpstreamError):
             # Whatever the reason: the request was sent, and may have had its effect.
             error = UpstreamLostError(str(response))
+            self._unanswered = True
         else:
             error = UpstreamNonsenseError(f"{connection}: a response to Produce lacks a batch")
             try:

@@ -8,7 +8,7 @@ suspended, goes on, or is killed. The clock stands still, so nothing hangs on a 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from random import Random
@@ -63,7 +63,9 @@ NODES: Final = (1, 2)
 _LEASE_MS: Final = 10**9
 #: Batches of a producer in flight.
 _DEPTH: Final = 3
-_RETRIABLE: Final = (Status.FAILED, Status.NOT_OWNER, Status.SESSION_ENDED)
+_RETRIABLE: Final = (Status.FAILED, Status.STOPPED, Status.NOT_OWNER, Status.SESSION_ENDED)
+#: This Kafka loses nothing.
+_NEVER_CUT: Final = 2**62
 
 #: The server on whose behalf code runs.
 _SERVER: ContextVar["SimServer"] = ContextVar("server")
@@ -93,6 +95,10 @@ class SharedDirectory(DataDirectory):
     @override
     def open_partition(self, topic: Topic, partition: int, recovery_offset: int) -> Any:
         return self.open_log()
+
+    @override
+    def ends_of_epochs(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(epochs, _NEVER_CUT)
 
 
 class MemorySequence(PidSequence):

@@ -1,6 +1,7 @@
 """Batches that wait for the log to be read: each is answered, and none passes a failed one."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -39,7 +40,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.read = Read()
-        self.rereading = CatchUp(self.read, cast(ForwardingLog, None))
+        self.rereading = CatchUp(self.read, cast(ForwardingLog, SimpleNamespace(stopped="")))
         self.told: list[tuple[str, Status | None]] = []
         self.told_something = asyncio.Event()
 
