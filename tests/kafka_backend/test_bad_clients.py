@@ -124,11 +124,16 @@ def _older(answer: Answer, _: Random) -> Wire:
     return Wire(framed(head + b"".join(struct.pack(">hhh", *row) for row in rows)))
 
 
-async def test_a_kafka_that_lacks_some_apis(kafka: KafkaServer, tmp_path: Path) -> None:
-    port = int(kafka.bootstrap.rpartition(":")[2])
+async def test_a_kafka_that_lacks_some_apis(tmp_path: Path) -> None:
+    kafka = KafkaServer(tmp_path / "kafka", listeners={"RELAYED": "PLAINTEXT"})
+    port = int(kafka.listeners["RELAYED"].rpartition(":")[2])
     with Spoiler(port, Random(0)) as spoiler:
         spoiler.always[API_VERSIONS] = _older
-        with in_front_of(kafka, tmp_path, upstream=spoiler.bootstrap) as server:
+        kafka.advertised["RELAYED"] = spoiler.bootstrap  # all of its connections
+        with (
+            kafka,
+            in_front_of(kafka, tmp_path / "server", upstream=spoiler.bootstrap) as server,
+        ):
             server.start()
             async with await WireClient.connect("127.0.0.1", server.kafka_port) as client:
                 ours = await served(client)

@@ -95,6 +95,12 @@ _GAPS: Final = Row("Sequence gaps and duplicates", (
         COUNT, total(metrics.DIFFERING), limits=Limits(1, 1), width=4,
     ),
     number(
+        "Raised epochs",
+        "0. A record timed out in a Kafka client, which then sent others again as new ones: they"
+        " may be in the log twice. Raise the client's timeout.",
+        COUNT, total(metrics.EPOCHS_RAISED), limits=Limits(1, 100), width=4,
+    ),
+    number(
         "Producers known",
         "Over all partitions, within a lease length. Snapshots grow with it.",
         COUNT, total(metrics.PRODUCERS), width=4,

@@ -24,7 +24,7 @@ from pidlease.log.segments.sparse_index import OFFSET_ENTRY
 from pidlease.spark.errors import ReadError
 from pidlease.spark.partition_offsets import OffsetRange
 from pidlease.spark.reader.log_parts import LogDamage, Part, SegmentPart, StoredBatch
-from pidlease.storage.checked_lines import split_torn
+from pidlease.storage.checked_lines import check_header, split_torn
 from pidlease.storage.errors import DamagedLogError, DataFolderError
 from pidlease.storage.files import OpenFile, RealFiles, read_file
 from pidlease.storage.topics.topic_store import TopicStore
@@ -99,11 +99,12 @@ class LogDirectory:
         try:
             if not FILES.exists(path):
                 return {}  # in front of Kafka, names are bound elsewhere
-            lines, _ = split_torn(read_file(FILES, path))
+            content = read_file(FILES, path)
+            lines, _ = split_torn(content[check_header(path, content) :])
         except OSError as error:
             raise ReadError(f"{path} cannot be read: {error}") from None
         found: dict[int, str] = {}
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(lines, 2):
             changes = parse_line(line)
             if changes is None:
                 raise ReadError(f"{path}: line {number} is damaged; `pidlease verify` says more")

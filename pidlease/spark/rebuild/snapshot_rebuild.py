@@ -219,9 +219,11 @@ def _plan(
         for number in range(topic.partitions):
             bases = directory.segments(topic.name, number)
             kept, end = min(bases, default=0), directory.offset_range(topic.name, number).end
+            next_offset = max(end, kept)
             entry = PartitionOffset(
-                topic.topic_id, max(end, kept), _history_lost_ms(topic, kept, now_ms)
-            )
+                topic.topic_id, next_offset, _history_lost_ms(topic, kept, now_ms),
+                end_offset=next_offset, removed_end=kept,
+            )  # fmt: skip
             placed.append(PlacedPartition(TopicPartition(topic.name, number), entry))
             # All segments on disk, as in a replay, even before the log start offset.
             ends = [*bases[1:], end]
