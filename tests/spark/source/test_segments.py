@@ -109,15 +109,15 @@ def test_producers_of_sends_are_those_of_the_replay(logs: Logs) -> None:
         for position, header, data in scan(file, 0, file.size()):
             stands = logged(header, data)
             found = identity_of(stands, names)
-            producer = (-1, "", -1, -1, -1)
+            producer, crc = (-1, "", -1, -1, -1), stands.header.crc
             if found is not None:
-                batch = found.batch
+                batch, crc = found.batch, found.batch.crc
                 name = names.name(found.pid)
                 numbers = batch.generation, batch.first, batch.last
                 producer = (-1 if name else found.pid, name or "", *numbers)
             expected.append((
                 path.name, position, header.base_offset, header.last_offset, header.records,
-                stands.header.crc, *producer,
+                crc, *producer,
             ))  # fmt: skip
         file.close()
     names_of_columns = (
