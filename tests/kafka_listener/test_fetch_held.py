@@ -202,7 +202,7 @@ class Cluster:
     def _view(self, leaders: tuple[int, ...]) -> View:
         return View(topics={"t": UpstreamTopic("t", "i", internal=False, leaders=leaders)})
 
-    async def _link(self, broker: int, *, polling: bool) -> Any:
+    async def _link(self, broker: int, _: RequestHeader, *, polling: bool) -> Any:
         assert polling
         if self.brokers[broker].dead:
             raise UpstreamAwayError("connection refused")

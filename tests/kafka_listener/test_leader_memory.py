@@ -106,7 +106,7 @@ class Consumer:
             followed=lambda _: asyncio.get_running_loop().create_future(),
         )  # fmt: skip
 
-    async def _link(self, broker: int, *, polling: bool) -> BrokerConnection:
+    async def _link(self, broker: int, _: object, *, polling: bool) -> BrokerConnection:
         assert polling
         link = self.links.get(broker)
         if link is None or not link.open:

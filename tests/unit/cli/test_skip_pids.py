@@ -13,7 +13,7 @@ from tests.unit.cli.datadir import filled, run
 
 def _taken(path: Path) -> list[tuple[int, int]]:
     """First numbers and ends of the blocks on record."""
-    lines = sequence_file(path).read_bytes().splitlines()
+    _, *lines = sequence_file(path).read_bytes().splitlines()  # the first is the header
     blocks = [parse_line(line) for line in lines]
     return [(block.first, block.end) for block in blocks if block is not None]
 
