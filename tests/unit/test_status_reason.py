@@ -10,7 +10,7 @@ from proxy.ops.status_response import reason_of
 
 def engine(*, ready: bool = False, leaving: bool = False, done: int = 0, total: int = 0) -> Any:
     replay = SimpleNamespace(done=done, total=total, offsets_left=12)
-    return SimpleNamespace(welcoming=ready and not leaving, leaving=leaving, replay=replay)
+    return SimpleNamespace(welcoming=ready and not leaving, leaving=leaving, replay=replay, lost="")
 
 
 @pytest.mark.parametrize(

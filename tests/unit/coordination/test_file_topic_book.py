@@ -38,9 +38,9 @@ def test_a_damaged_file_is_told() -> None:
     content = bytearray(read_file(files, PATH))
     content[-5] ^= 1
     write_aside(files, PATH, [bytes(content)])
-    with pytest.raises(TopicBookError, match="line 2 is damaged"):
+    with pytest.raises(TopicBookError, match="line 3 is damaged"):
         book.load()
-    with pytest.raises(TopicBookError, match="line 2 is damaged"):
+    with pytest.raises(TopicBookError, match="line 3 is damaged"):
         book.change("b", B, OFF.__or__)
 
 
