@@ -31,7 +31,7 @@ WRONG_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"headers": [(b"ok", b"")]}, TypeError, "name is bytes"),
     ({"headers": [("pidlease", b"")]}, ValueError, "pidlease"),
     ({"value": b"x" * 1_200_000}, ValueError, "max_request_size"),
-    ({"timestamp_ms": -1}, ValueError, "timestamp_ms"),
+    ({"timestamp_ms": 2**63}, ValueError, "timestamp_ms"),
     ({"timestamp_ms": "now"}, TypeError, "timestamp_ms is str"),
     ({"sequence_id": -1}, ValueError, "sequence_id"),
     ({"sequence_id": 2**63}, ValueError, "sequence_id"),

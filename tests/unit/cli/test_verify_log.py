@@ -213,11 +213,11 @@ def test_a_tail_that_a_snapshot_knows_cannot_be_torn(tmp_path: Path) -> None:
 def test_what_does_not_belong_there(tmp_path: Path) -> None:
     data = filled(tmp_path / "d")
     (data.folder / "notes.txt").touch()
-    (data.path / "logs" / "gone-0").mkdir()
+    (data.path / "logs" / "no-partition").mkdir()
     found = data.verify()
     assert (found.code, [f["file"] for f in found.findings]) == (
         1,
-        ["logs/gone-0", "logs/t-0/notes.txt"],
+        ["logs/no-partition", "logs/t-0/notes.txt"],
     )
 
 
