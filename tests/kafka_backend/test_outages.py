@@ -71,7 +71,7 @@ async def _end_requests(kafka: KafkaServer, server: PidleaseServer) -> None:
     # What a client sends again later, under epoch 1, because the first request has failed for it.
     for topic, client in (("closed", closing), ("raised", raising)):
         client.send_produce(topic, batch([b"lost", b"kept"], pids[topic], 0, 1))
-        await _wait_for_line(server, "Kafka did not take a batch", str(pids[topic]))
+        await _wait_for_line(server, "the log could not be read again", f"{topic}-0")
     late = batch([b"late"], pids["late"], 0, 1)
     values = produced([("late", 0, late)]) | {"timeout": timedelta(seconds=1)}
     waiting.send(PRODUCE, 9, **values)
