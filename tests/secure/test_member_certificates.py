@@ -40,7 +40,7 @@ _HERE: Final = f"IP:{LOOPBACK}"
 _NOT_ACCEPTED: Final = "a server and this one do not accept each other"
 #: Makes a certificate, and the file of the authorities.
 _Make = Callable[[Pki, Path], tuple[Certificate, Path | None]]
-_PINGED: Final = b'{"version":7,"silent":[],"returning":[],"abstains":false}'
+_PINGED: Final = b'{"version":7,"silent":[],"returning":[],"abstains":false,"topics":0}'
 
 
 @pytest.fixture(scope="module")
